@@ -1,15 +1,17 @@
 """The command ``polyrank-chats``, which is also ``polyrank import chats``."""
 
 import errno
+import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from polyrank_chats.errors import ChatsError, DataError, UsageError
-from polyrank_chats.files.members import MAX_BYTES
-from polyrank_chats.importer import GAP_HOURS, import_chats
+from polyrank_chats.importer import import_chats
+from polyrank_chats.options import Options, Several
 from polyrank_chats.output import check_output, write_dialogues
 from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
@@ -23,28 +25,6 @@ EXAMPLES = """\
 Examples:
   {program} export.csv -o chats.jsonl
   {program} "WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt"""
-REPEATABLE = {
-    "agent": "the agent, whose replies to train on: a name, id or role",
-    "customer": "a sender who looks like an agent but is not; '*': all others",
-    "time": "the column of times; two, if date and time of day are separate",
-    "country": "of phone numbers without a country code, such as FR",
-    "sheet": "a sheet of a workbook, or a table of an SQLite database",
-}
-COLUMNS = {
-    "conversation": "the conversation's id",
-    "sender": "the sender",
-    "text": "the text",
-    "question": "the question, in a table of answers",
-    "answer": "the answer, in a table of answers",
-    "messages": "in JSON, the lists of messages: thread.events",
-}
-SWITCHES = {
-    "keep-system": "keep a system message at the start as background",
-    "keep-personal": "keep names, addresses, links, numbers and passwords",
-    "skip-bad": "count and skip bad rows",
-    "overwrite": "replace an existing file",
-    "yes": "skip the question whether the first conversation is right",
-}
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -71,7 +51,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "polyrank-chats"
 
 
 def make_parser(program: str) -> ArgumentParser:
-    """The arguments of the command; most have the names of those of ``import_chats``."""
+    """The arguments of the command: the fields of ``Options``, described by its docstring, and those of the output."""
     parser = ArgumentParser(
         program,
         usage=f"{program} SOURCE -o FILE [OPTIONS]",
@@ -80,24 +60,25 @@ def make_parser(program: str) -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
-    add("path", type=Path, metavar="SOURCE", help="the file, folder or zip to read")
-    add("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON lines to write; .gz compresses")
-    for name, text in REPEATABLE.items():
-        add(f"--{name}", action="append", default=[], metavar="NAME", help=f"{text}; repeatable")
-    for name, text in COLUMNS.items():
-        add(f"--{name}", metavar="COLUMN", help=text)
-    add("--as", dest="form", metavar="FORM", help="the form: table, chat_log, mail, ...; default: inferred")
-    pause = "without ids of conversations: the pause that ends one; default: 8"
-    add("--gap", dest="gap_hours", type=float, default=GAP_HOURS, metavar="HOURS", help=pause)
-    add("--date-order", metavar="FIRST", help="the first part of dates such as 3/4/24: day, month or year")
-    add("--encoding", metavar="NAME", help="the encoding of text files, such as cp1252")
-    add(
-        "--max-bytes", type=int, default=MAX_BYTES, metavar="N", help="the size of a file, also unpacked; default: 2^30"
-    )
-    add("--redact", type=Path, metavar="FILE", help="a text file of names, one per line; {name} replaces them")
-    for name, text in SWITCHES.items():
-        add(f"--{name}", action="store_true", help=text)
+    parser.add_argument("path", type=Path, metavar="SOURCE", help="the file, folder or zip to read")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON lines; .gz compresses")
+    described = dict(re.findall(r"^ {8}(\w+): (.*?)\.?$", Options.__doc__ or "", re.MULTILINE))
+    for each in fields(Options)[:-1]:
+        text = described[each.name]
+        how: dict[str, Any] = {"metavar": "VALUE", "default": each.default}
+        if each.type is bool:
+            how = {"action": "store_true"}
+        elif each.name == "redact":
+            how |= {"type": read_names, "metavar": "FILE"}
+            text += "; a text file with one name per line"
+        elif each.type == Several:
+            how |= {"action": "append", "default": None}
+            text = f"{text}; repeatable"
+        elif not isinstance(each.default, str | None):
+            how["type"] = type(each.default)
+        parser.add_argument(f"--{each.name.replace('_', '-')}", help=text, **how)
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    parser.add_argument("--yes", action="store_true", help="skip the question whether the first conversation is right")
     return parser
 
 
@@ -108,10 +89,8 @@ def convert(arguments: Namespace) -> None:
         ChatsError: an argument or the data are wrong, or the user rejects the first conversation.
     """
     options = vars(arguments)
-    source, output, names = arguments.path, options.pop("output"), options.pop("redact")
-    overwrite, is_sure = options.pop("overwrite"), options.pop("yes")
-    check_output(output, inputs=(source, names), overwrite=overwrite)
-    options["redact"] = [] if names is None else read_names(names)
+    source, output, overwrite, is_sure = options["path"], *map(options.pop, ("output", "overwrite", "yes"))
+    check_output(output, inputs=[source], overwrite=overwrite)
     chats = import_chats(**options)
     asks = not is_sure and sys.stdin.isatty() and sys.stderr.isatty()
     if asks and chats.report.guessed is not None and (agents := chosen_agents(chats.report)):
@@ -121,7 +100,7 @@ def convert(arguments: Namespace) -> None:
     show_first(chats.dialogues)
     if asks and answer("Is it right? [Y/n]: ").lower() not in ("", "y", "yes"):
         raise UsageError(
-            "nothing was written; correct it with --as, --conversation, --time, --sender, --text or --agent"
+            "nothing was written; correct it with --form, --conversation, --time, --sender, --text or --agent"
         )
     write_dialogues(output, chats.dialogues)
     notify(f"wrote {output}")
@@ -157,14 +136,14 @@ def chosen_agents(report: Report) -> list[str]:
     return [senders[int(number) - 1] for number in numbers]
 
 
-def read_names(path: Path) -> list[str]:
+def read_names(path: str) -> list[str]:
     """Read a text file with one name per line.
 
     Raises:
         DataError: the file cannot be read, or is empty.
     """
     try:
-        names = path.read_text("utf-8-sig").split("\n")
+        names = Path(path).read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as UTF-8 ({error}); give a text with one name per line") from error
     if not any(map(str.strip, names)):

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Literal
 
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.messages import ReadOptions
 from polyrank_chats.names import NAMES
+from polyrank_chats.options import Options
 from polyrank_chats.profiles import Profile, profile
 from polyrank_chats.sides import contact_column, has_both_sides, pair_columns, role_columns
 from polyrank_chats.values import Row
@@ -111,7 +111,7 @@ class Columns:
         return usual(self.keys if of_persons.issuperset(kinds) else self.rest, *kinds)
 
 
-def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns:
+def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
     """Detect the columns from their names and values, and note the guesses.
 
     Args:
@@ -191,7 +191,7 @@ def check_columns(keys: Collection[str], named: Iterable[str | None], where: obj
             raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
 
 
-def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, stream: Sequence[str]) -> None:
+def _note_guesses(chosen: Mapping[str, list[str]], options: Options, stream: Sequence[str]) -> None:
     guesses: dict[str, list[str]] = {"name": [], "values": []}
     for what, keys in chosen.items():
         if keys and not getattr(options, what, None):
@@ -216,7 +216,7 @@ def hinted(key: str, *kinds: str) -> bool:
     return bool(split & hints) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
 
 
-def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
+def time_columns(free: Sequence[Profile], options: Options) -> list[str]:
     """The column of times, by its name and values; if it holds only dates, also a column of times of day."""
     exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), "time"))}
 
@@ -289,7 +289,7 @@ def _sender(free: Sequence[Profile], is_said: Sequence[bool]) -> list[str]:
     return sorted((key for key in names if named[key] or not any(is_said)), key=rank.__getitem__) if often else []
 
 
-def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
+def _conversation(free: Sequence[Profile], options: Options) -> list[str]:
     """A column with a usual name; columns with repeated values are preferred."""
     by_key = {each.key: each for each in free}
     names = usual(by_key, "conversation")

@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.messages import DatedMessage, Reason
+from polyrank_chats.options import Options
 from polyrank_chats.report import Report
 from polyrank_chats.roles import is_system
 from polyrank_chats.values import Row
@@ -23,13 +24,12 @@ MAX_MESSAGES = 5_000
 """Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
 
 
-def conversations(messages: Sequence[DatedMessage], report: Report, gap: timedelta) -> Iterator[Talk]:
+def conversations(messages: Sequence[DatedMessage], options: Options) -> Iterator[Talk]:
     """The ids and messages of conversations, in the order of their first messages in the file.
 
     Args:
         messages: all messages.
-        report: gets the number of repeated messages.
-        gap: a longer pause in a stream starts a new conversation.
+        options: with the longest pause in a stream, and the report, which gets the number of repeated messages.
 
     Raises:
         DataError: a conversation has more than ``MAX_MESSAGES`` messages.
@@ -45,11 +45,11 @@ def conversations(messages: Sequence[DatedMessage], report: Report, gap: timedel
         of_stream[stream].append(group)
     falling = {stream: newest_first(of_stream[stream], held) for stream, held in in_file.items()}
     for (stream, name), unsorted in groups.items():
-        group = in_order(unsorted, report, falling=falling[stream])
+        group = in_order(unsorted, options.report, falling=falling[stream])
         parts = (
             [(name if n_streams[name] == 1 else f"{stream}/{name}", group)]
             if name
-            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(group, gap), 1)]
+            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(group, options.gap), 1)]
         )
         for id_, part in parts:
             if len(part) > MAX_MESSAGES:
@@ -94,12 +94,12 @@ def in_order(group: list[DatedMessage], report: Report, *, falling: bool) -> lis
     return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
 
 
-def divided(messages: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[DatedMessage]]:
-    """Divide a stream into conversations at pauses longer than ``gap``."""
+def divided(messages: Iterable[DatedMessage], gap: float) -> Iterator[list[DatedMessage]]:
+    """Divide a stream into conversations at pauses longer than ``gap`` hours."""
     part: list[DatedMessage] = []
     last: datetime | None = None
     for each in messages:
-        if part and each.time and last and each.time - last > gap:
+        if part and each.time and last and each.time - last > timedelta(hours=gap):
             yield part
             part = []
         part.append(each)
@@ -108,19 +108,20 @@ def divided(messages: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[D
         yield part
 
 
-def dialogue(id_: str, messages: list[DatedMessage], report: Report, *, join: bool, keep_system: bool) -> Row | None:
+def dialogue(id_: str, messages: list[DatedMessage], options: Options) -> Row | None:
     """The row of a conversation; None if it has fewer than two turns.
 
     Args:
         id_: its id.
         messages: oldest first.
-        report: updated with the outcome of each message.
-        join: make one turn of consecutive messages of a sender.
-        keep_system: system messages before all others become its background.
+        options: with ``keep_system``, system messages before all others become its background; the report is updated.
     """
     talk = [each for each in messages if not is_system(each.message)]
-    background = [each.message.text for each in messages[: messages.index(talk[0])]] if talk and keep_system else []
-    turns = list(_turns(talk, join=join))
+    before = messages[: messages.index(talk[0])] if talk and options.keep_system else []
+    background = [each.message.text for each in before]
+    groups = [[*group] for _, group in groupby(talk, attrgetter("message.sender", "speaker"))]
+    turns = [{"speaker": group[0].speaker, "text": "\n".join(each.message.text for each in group)} for group in groups]
+    report = options.report
     report.left_out[Reason.SYSTEM] += len(messages) - len(talk) - len(background)
     if len(turns) < 2:
         report.left_out[Reason.UNANSWERED] += len(talk)
@@ -137,9 +138,3 @@ def dialogue(id_: str, messages: list[DatedMessage], report: Report, *, join: bo
         row["background"] = background
     named = [(*each.message.names, (each.message.sender, each.speaker)) for each in talk]
     return row | {"turns": turns, PEOPLE: {name: part for names in named for name, part in names}}
-
-
-def _turns(talk: list[DatedMessage], *, join: bool) -> Iterator[dict[str, str]]:
-    groups = (list(group) for _, group in groupby(talk, attrgetter("message.sender", "speaker")))
-    for group in groups if join else ([each] for each in talk):
-        yield {"speaker": group[0].speaker, "text": "\n".join(each.message.text for each in group)}

@@ -4,14 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.files.members import MAX_BYTES
-from polyrank_chats.report import Report
 from polyrank_chats.values import Row
 
-DateOrder = Literal["day", "month", "year"]
 Rows = list[tuple[int, Row]]
 """Rows with their numbers, or with the lines that they start on."""
 
@@ -79,21 +76,3 @@ class DatedMessage:
 
 Messages = Iterator[Message | Reason | DataError]
 """The output of a reader: messages, reasons for leaving a message out, and errors of bad rows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """How to read a file; polyrank guesses options that are None. See ``import_chats``."""
-
-    report: Report
-    form: str | None = None
-    conversation: str | None = None
-    time: tuple[str, ...] = ()
-    sender: str | None = None
-    text: str | None = None
-    question: str | None = None
-    answer: str | None = None
-    messages: str | None = None
-    encoding: str | None = None
-    sheet: tuple[str, ...] = ()
-    max_bytes: int = MAX_BYTES

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from polyrank_chats.errors import UsageError
 from polyrank_chats.names import NAMES
 from polyrank_chats.times import COMPACT, NUMERIC
 
@@ -93,18 +92,6 @@ def is_phone(number: str, before: str, after: str, countries: Sequence[str], spo
     if phone > other or number[0] in "(0" or not spoken:
         countries = countries or EVERYWHERE
     return is_valid(digits, countries or tuple(COUNTRIES.get(spoken, ())))
-
-
-def check_countries(countries: Iterable[str]) -> None:
-    """Check the codes of countries.
-
-    Raises:
-        UsageError: a code is unknown.
-    """
-    from phonenumbers import SUPPORTED_REGIONS  # slow to import
-
-    if unknown := [country for country in countries if country not in SUPPORTED_REGIONS]:
-        raise UsageError(f"country {unknown[0]!r} is unknown; use a code of two capital letters, such as FR")
 
 
 @lru_cache(maxsize=2**16)

@@ -12,7 +12,8 @@ from polyrank_chats.forms.mail import mail
 from polyrank_chats.forms.slack import slack
 from polyrank_chats.forms.tables import questions, table
 from polyrank_chats.forms.transcripts import transcript, transcripts
-from polyrank_chats.messages import Message, Messages, ReadOptions
+from polyrank_chats.messages import Message, Messages
+from polyrank_chats.options import Options
 
 Reader = Callable[[File], Messages | None]
 """Returns the messages of a file, or None if the file has another form; ``options.form`` is the user's choice."""
@@ -33,7 +34,7 @@ READERS: dict[str, Reader] = {
 WITH_COLUMNS = (conversations, transcripts, questions, table)
 
 
-def read(path: Path, options: ReadOptions) -> Iterator[Message]:
+def read(path: Path, options: Options) -> Iterator[Message]:
     """The messages of a file, a folder or an archive; everything else is counted in the report.
 
     Raises:

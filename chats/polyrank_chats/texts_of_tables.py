@@ -10,7 +10,8 @@ from polyrank_chats.files.members import members
 from polyrank_chats.forms.chat_logs import begins
 from polyrank_chats.forms.nested import has_next_page, rows_in, talks_in
 from polyrank_chats.forms.transcripts import is_transcript
-from polyrank_chats.messages import ReadOptions, Rows
+from polyrank_chats.messages import Rows
+from polyrank_chats.options import Options
 from polyrank_chats.profiles import profile
 from polyrank_chats.report import Report
 from polyrank_chats.texts import plain
@@ -51,7 +52,7 @@ def read_texts(
     """
     path = Path(path)
     report = Report(notify=lambda line: notify(f"{path}: {line}"))
-    options = ReadOptions(report=report, encoding=encoding, sheet=() if sheet is None else (sheet,))
+    options = Options(report=report, encoding=encoding, sheet=() if sheet is None else (sheet,))
     rows = _rows(path, options)
     if not rows:
         return column or "text", []
@@ -66,7 +67,7 @@ def read_texts(
     return column, rows
 
 
-def _rows(path: Path, options: ReadOptions) -> Rows:
+def _rows(path: Path, options: Options) -> Rows:
     """The rows of all files at ``path``, with their numbers."""
     rows: Rows = []
     for member in members(path, options.report.note):

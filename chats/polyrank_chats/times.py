@@ -14,8 +14,8 @@ from math import log1p
 from typing import Any, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from polyrank_chats.messages import DateOrder
 from polyrank_chats.names import NAMES
+from polyrank_chats.options import DateOrder
 from polyrank_chats.values import is_number, text_of
 from polyrank_chats.words_of_dates import days, folded, language_of, months, words_of
 

@@ -488,7 +488,7 @@ def test_reddit_s_comments_name_their_parents_with_a_kind(write: Write) -> None:
          "link_id": "t3_p", "created_utc": 1715590800 + n, "score": 1715500000 + n}
         for n in range(6)
     ]  # fmt: skip
-    found = import_chats(write("x.jsonl", "\n".join(map(json.dumps, rows[::-1]))), join=False)
+    found = import_chats(write("x.jsonl", "\n".join(map(json.dumps, rows[::-1]))))
     assert turns_of(found) == [[f"{'uv'[n % 2]}: c {n}" for n in each] for each in (range(3, 6), range(3))]
     assert began(found) == ["2024-05-13T09:00:03", "2024-05-13T09:00:00"]
 
@@ -608,7 +608,7 @@ def test_on_a_terminal_the_command_asks_about_the_first_conversation(write: Writ
     assert "the first conversation (7):" in shown
     assert "customer: hi " + "x" * 197 + "..." in shown
     assert "Is it right?" in shown
-    assert "nothing was written; correct it with --as" in shown
+    assert "nothing was written; correct it with --form" in shown
     assert (done.returncode, out.exists()) == (2, False)
     asked = run(path, "-o", out)  # without a terminal the command does not ask
     assert (asked.returncode, "agent: hello" in asked.stderr, out.exists()) == (0, True, True)

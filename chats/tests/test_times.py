@@ -98,7 +98,7 @@ def table(write: Write, *times: str, names: str = "Ann Agent", header: str = "Ti
 
 def test_dates_of_a_newest_first_table_without_clocks(write: Write) -> None:
     texts = [f"{10 - i // 4}.5.2024" for i in range(12)]
-    found = import_chats(table(write, *texts, names="Agent Ann"), gap_hours=20)
+    found = import_chats(table(write, *texts, names="Agent Ann"), gap=20)
     assert [[turn["text"] for turn in row["turns"]] for row in found.dialogues] == [
         [f"text {i}" for i in range(start, start - 4, -1)] for start in (11, 7, 3)
     ]
@@ -124,7 +124,7 @@ def test_a_hundred_thousand_dates_take_seconds() -> None:
 
 @pytest.mark.skipif(not REPORTS.exists(), reason="needs the reports next to the repository")
 def test_reported_dates() -> None:
-    found = import_chats(REPORTS / "dt01_fr_fevrier_mars.csv", gap_hours=40)
+    found = import_chats(REPORTS / "dt01_fr_fevrier_mars.csv", gap=40)
     assert [row["time"][:10] for row in found.dialogues] == ["2024-02-01", "2024-03-01"]
     found = import_chats(REPORTS / "dt04_time_first.csv")
     assert [row["time"] for row in found.dialogues] == ["2024-01-05T15:04:00", "2024-01-13T09:00:00"]

@@ -6,14 +6,15 @@ from contextlib import closing
 
 from polyrank_chats.errors import DataError, MissingLibraryError, UsageError
 from polyrank_chats.files.members import Member, check_size
-from polyrank_chats.messages import ReadOptions, Rows
+from polyrank_chats.messages import Rows
+from polyrank_chats.options import Options
 from polyrank_chats.values import CELL_BYTES
 
 MAGIC = b"SQLite format 3\0"
 VERSIONS = slice(18, 20)  # of the file format in its header: 2 stands for a write-ahead log, which memory has not
 
 
-def table_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
+def table_rows(member: Member, data: bytes, options: Options) -> Rows:
     """Rows of the tables in ``options.sheet``, or of the only table, with their numbers. BLOBs become None.
 
     Raises:
@@ -49,7 +50,7 @@ def table_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
     return rows
 
 
-def _chosen_tables(member: Member, connection: sqlite3.Connection, options: ReadOptions) -> list[str]:
+def _chosen_tables(member: Member, connection: sqlite3.Connection, options: Options) -> list[str]:
     known = connection.execute(
         "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT GLOB 'sqlite_*'"
     ).fetchall()
@@ -66,7 +67,7 @@ def _chosen_tables(member: Member, connection: sqlite3.Connection, options: Read
     return list(options.sheet) or tables
 
 
-def parquet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
+def parquet_rows(member: Member, data: bytes, options: Options) -> Rows:
     """Rows of a Parquet file with their numbers.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.members import Member
-from polyrank_chats.messages import ReadOptions
+from polyrank_chats.options import Options
 from polyrank_chats.wording import counted
 
 MARKS = (
@@ -30,7 +30,7 @@ MAX_SAMPLE = 100_000  # bytes to detect the encoding from
 MAX_OTHERS = 0.1  # of the lines with other than ASCII letters
 
 
-def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
+def decoded(member: Member, data: bytes, options: Options) -> str:
     """Decode a file: with the user's encoding, else by its byte order mark, else as UTF-8, else by detection.
 
     A file with a few lines of another encoding is UTF-8; what is not UTF-8 in them is read as cp1252.

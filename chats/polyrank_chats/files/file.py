@@ -14,7 +14,8 @@ from polyrank_chats.files.encodings import decoded
 from polyrank_chats.files.members import Member, Members
 from polyrank_chats.files.objects import json_rows, xml_rows
 from polyrank_chats.files.sheets import csv_rows, sheet_rows
-from polyrank_chats.messages import ReadOptions, Rows
+from polyrank_chats.messages import Rows
+from polyrank_chats.options import Options
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
 EXPORT = "export the chats as JSON, CSV, a sheet, text or a zip of them"
@@ -50,7 +51,7 @@ class File:
     """
 
     member: Member
-    options: ReadOptions
+    options: Options
     others: Members = field(default_factory=Members)
 
     @property

@@ -13,7 +13,8 @@ from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError
 
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.members import Member, check_size
-from polyrank_chats.messages import ReadOptions, Rows
+from polyrank_chats.messages import Rows
+from polyrank_chats.options import Options
 from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
 
@@ -106,7 +107,7 @@ def unique(names: list[str]) -> list[str]:
     return numbered
 
 
-def sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
+def sheet_rows(member: Member, data: bytes, options: Options) -> Rows:
     """Rows of an .xlsx, .xlsb, .xls or .ods workbook with their numbers; cells become texts.
 
     Raises:
@@ -146,7 +147,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _chosen_rows(member: Member, sheets: Mapping[str, Records], options: ReadOptions) -> Rows:
+def _chosen_rows(member: Member, sheets: Mapping[str, Records], options: Options) -> Rows:
     sizes = {name: sum(n_filled(cells) for _, cells in records) for name, records in sheets.items()}
     filled = [name for name, size in sizes.items() if size]
     if unknown := [name for name in options.sheet if name not in sheets]:

@@ -18,8 +18,9 @@ from polyrank_chats.files.objects import json_decoder
 from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, talks_in
 from polyrank_chats.forms.programs import in_topics, translated
 from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows
-from polyrank_chats.messages import Messages, ReadOptions, Reason, Rows
+from polyrank_chats.messages import Messages, Reason, Rows
 from polyrank_chats.names import NAMES
+from polyrank_chats.options import Options
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
 
@@ -106,7 +107,7 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     for number, row in rows if len(rows) > 1 else ():
         if number not in good and not leading & {*row}:
             problem = (
-                f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option as"
+                f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option form"
             )
             yield row_error(file.path, number, problem)
     column = _column(messages) if any(CONVERSATION in row for _, row in messages) else options.conversation
@@ -132,7 +133,7 @@ def _column(messages: Rows) -> str:
     return CONVERSATION
 
 
-def _id(talk: Talk, options: ReadOptions) -> str | None:
+def _id(talk: Talk, options: Options) -> str | None:
     owner = flat(talk.owner)
     keys = [options.conversation] if options.conversation in owner else usual(owner, "conversation_id", "conversation")
     found = _first(owner, keys, str | int)

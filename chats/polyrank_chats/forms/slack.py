@@ -7,7 +7,8 @@ from functools import lru_cache
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
 from polyrank_chats.files.members import Members
-from polyrank_chats.messages import Message, Messages, ReadOptions, Reason, Rows
+from polyrank_chats.messages import Message, Messages, Reason, Rows
+from polyrank_chats.options import Options
 from polyrank_chats.report import Report
 from polyrank_chats.values import Row, object_of, objects_in, text_of
 
@@ -53,7 +54,7 @@ def _has_days(export: Members) -> bool:
 def _names(export: Members) -> dict[str, str]:
     """Names of the users of an export by id; bad entries are left out."""
     members = (member for member in export.files if member.path.name == "users.json")
-    people = (File(member, ReadOptions(report=Report(skip_bad=True))) for member in members)
+    people = (File(member, Options(report=Report(skip_bad=True))) for member in members)
     return {str(row.get("id")): _name(row) for each in people for _, row in each.objects}
 
 

@@ -22,8 +22,9 @@ from polyrank_chats.columns import (
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.forms.nested import rows_in
-from polyrank_chats.messages import Message, Messages, ReadOptions, Reason, Rows
+from polyrank_chats.messages import Message, Messages, Reason, Rows
 from polyrank_chats.names import NAMES
+from polyrank_chats.options import Options
 from polyrank_chats.profiles import falls, profile
 from polyrank_chats.quotations import unquoted
 from polyrank_chats.report import Report
@@ -54,7 +55,7 @@ def table(file: File) -> Messages | None:
     return messages_of(file, [(number, flat(row)) for number, row in rows], file.options)
 
 
-def messages_of(file: File, rows: Rows, options: ReadOptions) -> Messages:
+def messages_of(file: File, rows: Rows, options: Options) -> Messages:
     """The messages of flat rows; a table with the ids of answered messages has trees of replies."""
     report = options.report
     chosen = columns(first_rows(rows), options, file.path)
@@ -335,7 +336,7 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
             yield Message(where, file.stem, role, text, conversation, time, role)
 
 
-def _guessed_time(rows: Rows, free: Sequence[str], options: ReadOptions) -> list[str]:
+def _guessed_time(rows: Rows, free: Sequence[str], options: Options) -> list[str]:
     found = time_columns([profile(key, (row.get(key) for row in first_rows(rows))) for key in free], options)
     if found:
         options.report.note(f"guessed by its name and values: time in {' and '.join(map(repr, found))}")
