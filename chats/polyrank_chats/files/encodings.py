@@ -2,11 +2,11 @@
 
 import codecs
 import re
-from typing import Any
 
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.members import Member
 from polyrank_chats.options import Options
+from polyrank_chats.phones import COUNTRIES, language
 from polyrank_chats.wording import counted
 
 MARKS = (
@@ -16,17 +16,9 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-SIGNS = "’‘“”„‚–—…€•·«»‹›°©®™§№\xa0"
-USUAL = {
-    "cp1252": frozenset("àâäáãåæçéèêëíîïñóôöõøœúùûüßÿÀÂÄÁÃÅÆÇÉÈÊËÍÎÏÑÓÔÖÕØŒÚÙÛÜŸìòÌÒªº¿¡£´²³½" + SIGNS),
-    "cp1251": frozenset("абвгдежзийклмнопрстуфхцчшщъыьэюяАБВГДЕЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯёЁіІїЇєЄґҐўЎ" + SIGNS),
-    "cp1254": frozenset("çğıöşüâîûÇĞİÖŞÜÂÎÛ" + SIGNS),
-    "cp1250": frozenset("ąćęłńóśźżáčďéěíňřšťúůýžľĺŕôäöőüűăâîşţđĄĆĘŁŃÓŚŹŻÁČĎÉĚÍŇŘŠŤÚŮÝŽĽĹŔÔÄÖŐÜŰĂÂÎŞŢĐß" + SIGNS),
-}
-"""Windows' encodings: the letters and signs of Western European, East Slavic, Turkish, Central European languages."""
+SUPERSETS = {"shift_jis": "cp932", "euc-kr": "cp949", "gbk": "gb18030", "iso-8859-4": "cp1252"}
+"""What Python calls encodings of the web; the last is rather its successor in Windows."""
 ESCAPED = re.compile("[\udc80-\udcff]+")  # bytes that are not UTF-8
-MIN_USUAL = 0.95  # share of them in a text
-MAX_SAMPLE = 100_000  # bytes to detect the encoding from
 MAX_OTHERS = 0.1  # of the lines with other than ASCII letters
 
 
@@ -55,44 +47,22 @@ def decoded(member: Member, data: bytes, options: Options) -> str:
             " cp1252"
         )
         return ESCAPED.sub(lambda bad: bad[0].encode("utf-8", "surrogateescape").decode("cp1252", "replace"), text)
-    sample = "\n".join(line for _, line in telling).encode("utf-8", "surrogateescape")
-    if len(sample) > MAX_SAMPLE:
-        sample = sample[:MAX_SAMPLE].rpartition(b"\n")[0] or sample[:MAX_SAMPLE]
-    guess = _detected(sample)
-    if guess is None:
-        raise DataError(f"{member.path}: is not readable text; give its encoding")
+    guess = detected("\n".join(line for _, line in telling).encode("utf-8", "surrogateescape"))
     options.report.note(f"{member.path.name} is not UTF-8; read as {guess} (choose another with the option encoding)")
     try:
         return data.decode(guess)
     except UnicodeDecodeError as error:
-        raise DataError(f"{member.path}: is only partly {guess}; give its encoding") from error
+        raise DataError(f"{member.path}: is not readable text, or only partly {guess}; give its encoding") from error
 
 
-def _detected(sample: bytes) -> str | None:
-    """The encoding of lines with other than ASCII letters; None: no encoding fits.
+def detected(lines: bytes) -> str:
+    """The encoding of lines with letters that ASCII lacks, by Firefox's detector and the country of their language.
 
-    Many encodings fit a text equally well. Then it is Windows' encoding, by far the most frequent, if the text has
-    hardly any letters and signs that are rare in its languages.
+    >>> [detected(text.encode(name)) for text, name in (("Děkuji, už to funguje", "cp1250"), ("もう動きます。", "cp932"))]
+    ['cp1250', 'cp932']
     """
-    from charset_normalizer import from_bytes  # slow to import
+    from chardetng_py import detect
 
-    if (best := from_bytes(sample).best()) is None:
-        return None
-    for name, usual in USUAL.items():
-        like = from_bytes(sample, cp_isolation=[name]).best()
-        if like is None or _is_other(best, name):
-            continue
-        shown = [sign for sign in str(like) if not sign.isascii()]
-        fits = sum(sign in usual for sign in shown) >= MIN_USUAL * len(shown)
-        if fits and like.chaos <= best.chaos + 0.1 and like.coherence >= best.coherence - 0.25:  # of short texts, noise
-            return name
-    return best.encoding
-
-
-def _is_other(best: Any, name: str) -> bool:
-    """Whether the best match is better evidence than the usual letters in the encoding ``name``."""
-    if name == "cp1252":  # which shows two letters of Hungarian as usual ones
-        return best.language == "Hungarian" and not set("őűŐŰ").isdisjoint(str(best))
-    if name == "cp1251":
-        return not any("Cyrillic" in alphabet for alphabet in best.alphabets)
-    return str(best.encoding).startswith("mac_")
+    country = COUNTRIES.get(language(lines.decode("latin-1")), ["com"])[0].lower()
+    guess = detect(lines, tld=country.encode()).lower().replace("windows-", "cp")
+    return SUPERSETS.get(guess, guess)
