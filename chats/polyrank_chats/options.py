@@ -8,7 +8,7 @@ from polyrank_chats.errors import UsageError
 from polyrank_chats.files.members import MAX_BYTES
 from polyrank_chats.report import Report
 
-Form = Literal["mail", "slack", "chat_log", "transcript", "conversations", "transcripts", "questions", "table"]
+Form = Literal["mail", "chat_log", "transcript", "conversations", "questions", "table"]
 DateOrder = Literal["day", "month", "year"]
 Several = str | Sequence[str]
 

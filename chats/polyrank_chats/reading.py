@@ -9,29 +9,19 @@ from polyrank_chats.files.members import Members, members
 from polyrank_chats.forms.chat_logs import chat_log
 from polyrank_chats.forms.conversations import conversations
 from polyrank_chats.forms.mail import mail
-from polyrank_chats.forms.slack import slack
 from polyrank_chats.forms.tables import questions, table
-from polyrank_chats.forms.transcripts import transcript, transcripts
+from polyrank_chats.forms.transcripts import transcript
 from polyrank_chats.messages import Message, Messages
+from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
 
 Reader = Callable[[File], Messages | None]
 """Returns the messages of a file, or None if the file has another form; ``options.form`` is the user's choice."""
 
 READERS: dict[str, Reader] = {
-    reader.__name__: reader
-    for reader in (
-        mail,
-        slack,
-        chat_log,
-        transcript,
-        conversations,
-        transcripts,
-        questions,
-        table,
-    )
+    reader.__name__: reader for reader in (mail, chat_log, transcript, conversations, questions, table)
 }
-WITH_COLUMNS = (conversations, transcripts, questions, table)
+WITH_COLUMNS = (conversations, questions, table)
 
 
 def read(path: Path, options: Options) -> Iterator[Message]:
@@ -43,9 +33,11 @@ def read(path: Path, options: Options) -> Iterator[Message]:
     """
     report = options.report
     parts = Members(members(path, report.note, options.max_bytes))
-    for member in parts.files:
+    for file in (File(member, options, parts) for member in parts.files):
+        if len(parts.files) > 1 and (file.path.name in NAMES["no_chats"] or file.data[:9].strip() == b"[]"):
+            continue
         try:
-            for found in _messages(File(member, options, parts)):
+            for found in _messages(file):
                 if isinstance(found, Message):
                     report.left_out[found.left_out or ""] += found.left_out is not None
                     yield found
@@ -54,7 +46,7 @@ def read(path: Path, options: Options) -> Iterator[Message]:
                 else:
                     report.left_out[found] += 1
         except RecursionError as error:
-            raise DataError(f"{member.path}: nested too deeply; give flatter JSON") from error
+            raise DataError(f"{file.path}: nested too deeply; give flatter JSON") from error
 
 
 def _messages(file: File) -> Messages:

@@ -1167,10 +1167,10 @@ def test_hostile_places(tmp_path: Path, write: Write) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"form": "slak"}, "form 'slak' is unknown; use mail, slack, .*, table or none"),
+        ({"form": "slak"}, "form 'slak' is unknown; use mail, chat_log, .*, table or none"),
         ({"date_order": "dmy"}, "date_order 'dmy' is unknown; use day, month, year or none"),
         ({"gap": 0}, "gap is 0; give the hours of silence"),
-        ({"form": "slack"}, "does not have the form slack; choose another form or none"),
+        ({"form": "mail"}, "does not have the form mail; choose another form or none"),
         ({"question": "q"}, "no column 'q'"),
     ],
 )

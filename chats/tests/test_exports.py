@@ -458,7 +458,7 @@ def test_transcripts_in_a_column(write: Write) -> None:
         ["customer: yo", "agent: yes?", "customer: yo"],
     ]
     assert ([row["id"] for row in found.dialogues], began(found)[1]) == (["1", "2"], "2024-05-13T10:00:00")
-    assert found.report.forms == ["transcripts"]
+    assert found.report.forms == ["conversations"]
     long = "Agent: hello\nVisitor: it is late\nAgent: which one?\nVisitor: the first"
     rows = [f'{n},2024-05-1{n} 09:00,"{long}"' for n in range(1, 6)]  # most lines begin with a name
     assert len(import_chats(write("y.csv", "\n".join(["ticket,date,transcript", *rows]))).dialogues) == 5

@@ -25,7 +25,6 @@ TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", "
 READ = (*TEXTS, ".xlsx", ".xlsm", ".xls", ".ods", ".parquet")
 MAILDIR = ("cur", "new")
 NAMELESS = re.compile(r"_chat\.txt|chat\.md|messages?(_\d+)?\.json")  # the folder names the chat
-NO_CHATS = ("group_info.json", "user_info.json")  # lists of people next to Google Chat's messages
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _place(name: Path) -> str:
 
 def _is_read(name: Path) -> bool:
     known = Path(name.name.lower().removesuffix(".gz")).suffix in READ or name.name == "chat.md"
-    return (known and name.name not in NO_CHATS) or name.parent.name in MAILDIR
+    return known or name.parent.name in MAILDIR
 
 
 def _bytes(path: Path, max_bytes: int) -> bytes:

@@ -6,21 +6,32 @@ conversation as JSON in each row.
 
 import re
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from polyrank_chats.columns import flat, keys_of, listed, normal, usual
+from polyrank_chats.columns import flat, keys_of, listed, normal, time_columns, usual
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.files.objects import json_decoder
 from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, talks_in
 from polyrank_chats.forms.programs import in_topics, translated
-from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows
+from polyrank_chats.forms.tables import (
+    ANSWERED,
+    CONVERSATION,
+    ID,
+    N_LOOKED_AT,
+    first_rows,
+    messages_of,
+    some_rows,
+    time_of,
+)
+from polyrank_chats.forms.transcripts import holds_transcripts, spoken
 from polyrank_chats.messages import Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
+from polyrank_chats.profiles import profile
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
 
@@ -30,7 +41,11 @@ def conversations(file: File) -> Messages | None:
     options = file.options
     if has_next_page(some_rows(file)):
         options.report.note(f"{file.path.name} is a page of several; get the others too, and give their folder")
-    rows: Rows = [(number, current_branch(_parsed(row))) for number, row in some_rows(file)]
+    first = first_rows(some_rows(file))
+    spoken_in = [
+        key for key in keys_of(first) if key == options.messages or holds_transcripts(r.get(key) for r in first)
+    ]
+    rows: Rows = [(number, current_branch(_parsed(row, spoken_in))) for number, row in some_rows(file)]
     talks = talks_in(rows, options.messages)
     if (
         options.form is None
@@ -63,8 +78,8 @@ def paths_of(rows: Rows) -> list[str]:
     return [f"{path} ({', '.join(fields[:8])})" for path, fields in found.items()] or keys_of(first_rows(rows))
 
 
-def _parsed(row: Row) -> Row:
-    """A row with the lists and objects in its cells, written as JSON or by Python."""
+def _parsed(row: Row, spoken_in: Collection[str]) -> Row:
+    """A row with the lists and objects in its cells, written as JSON, by Python, or as lines with names."""
     parsed = {}
     for key, value in row.items():
         parsed[key] = value
@@ -75,6 +90,8 @@ def _parsed(row: Row) -> Row:
                     parsed[key] = json_decoder.decode(start)
                 except ValueError:
                     parsed[key] = literal_eval(start)
+        elif key in spoken_in and (text := plain(value)):
+            parsed[key] = [{"sender": name, "text": words} for name, words in spoken(text) or [("", text)]]
     return parsed
 
 
@@ -84,6 +101,8 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     is_stream = len(talks) == 1 and _id(talks[0], options) in (None, talks[0].name if timed else None)
     messages: Rows = []
     known: dict[str, list[list[Row]]] = {}  # the conversations with each id
+    owners = [flat(talk.owner) for talk in talks[:N_LOOKED_AT]]
+    began = time_columns([profile(key, (row.get(key) for row in owners)) for key in keys_of(owners)], options)
     for talk in talks:
         name = _id(talk, options) or f"{file.stem}:{talk.number}"
         same = known.setdefault(name, [])
@@ -94,7 +113,7 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
         same.append(held)
         name = name if len(same) == 1 else f"{name} ({len(same)})"
         talk.messages[:0] = [] if talk.is_tree else [(item, None) for item in _opening(talk.owner, held)]
-        items = [*_messages(talk)]
+        items = [translated(row, file) for row in _messages(talk, began)]
         if channel := _channel(talk, talks):
             in_topics(items, channel)
         in_stream = channel or is_stream or not talk.number
@@ -145,11 +164,10 @@ def _first(row: Row, keys: Iterable[str], kind: Any) -> Any:
     return next((row[key] for key in keys if isinstance(row[key], kind) and row[key] != ""), None)
 
 
-def _messages(talk: Talk) -> Iterator[Row]:
+def _messages(talk: Talk, began: Sequence[str]) -> Iterator[Row]:
     """The messages of a conversation as flat rows, with senders and times that the conversation records."""
     owner = flat(talk.owner)
     asked_by = _first(owner, usual(owner, "asked_by"), str | int)
-    began = _first(owner, usual(owner, "time"), str | int | float)
     for position, (item, _) in enumerate(talk.messages):
         values = flat(item)
         sender_ids = [values[key] for key in usual(values, "sender_id", "sender")]
@@ -160,9 +178,9 @@ def _messages(talk: Talk) -> Iterator[Row]:
             values |= {f"author.{key}": value for key, value in named.items() if isinstance(value, str)}
         elif asked_by is not None and sender_ids and not usual(values, "role", "from_customer"):
             values["role"] = "customer" if sender_ids[0] == asked_by else "agent"
-        if began is not None and not position and not usual(values, "time"):
-            values["time"] = began
-        yield translated(values)
+        if began and not position and not usual(values, "time"):
+            values["time"] = time_of(owner, began)
+        yield values
 
 
 def _opening(row: Row, held: list[Row]) -> list[Row]:

@@ -22,6 +22,7 @@ from polyrank_chats.columns import (
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.forms.nested import rows_in
+from polyrank_chats.forms.programs import translated
 from polyrank_chats.messages import Message, Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
@@ -52,7 +53,7 @@ def table(file: File) -> Messages | None:
             f"{file.path}: is text of an unknown form: its lines do not begin with times or names, and it has no"
             " columns; export the chats as CSV or JSON, or choose a form"
         )
-    return messages_of(file, [(number, flat(row)) for number, row in rows], file.options)
+    return messages_of(file, [(number, translated(flat(row), file)) for number, row in rows], file.options)
 
 
 def messages_of(file: File, rows: Rows, options: Options) -> Messages:

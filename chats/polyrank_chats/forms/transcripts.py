@@ -1,7 +1,7 @@
 """Plain text with lines such as ``Name: text``; blank lines separate conversations.
 
 In WebVTT, SubRip, and texts with headings such as ``Ann Lee  0:03``, the lines have times; a file is a conversation.
-A table may have a transcript in each row.
+Cells of a table may hold transcripts.
 """
 
 import html
@@ -10,12 +10,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from polyrank_chats.columns import keys_of, time_columns, usual
 from polyrank_chats.errors import row_error
 from polyrank_chats.files.file import File
-from polyrank_chats.forms.tables import first_rows, some_rows, time_of
 from polyrank_chats.messages import Message, Messages
-from polyrank_chats.profiles import profile
 from polyrank_chats.texts import plain
 from polyrank_chats.values import text_of
 
@@ -151,30 +148,7 @@ def _blocks(text: str) -> Iterator[Lines]:
             block = []
 
 
-def transcripts(file: File) -> Messages | None:
-    """Each row is a conversation; the column of transcripts is detected from its cells."""
-    options = file.options
-    if options.sender or options.question or options.answer:
-        return None
-    rows = first_rows(some_rows(file))
-    for key in [options.text] if options.text else keys_of(rows):
-        cells = [cell for row in rows if (cell := plain(text_of(row.get(key))))]
-        if cells and sum("\n" in cell and is_transcript(cell) for cell in cells) >= 0.8 * len(cells):
-            return _cells(file, key)
-    return None
-
-
-def _cells(file: File, text: str) -> Messages:
-    options, rows = file.options, first_rows(file.rows)
-    keys = [key for key in keys_of(rows) if key != text]
-    names = [options.conversation] if options.conversation else usual(keys, "conversation", "id")
-    time = options.time or time_columns([profile(key, (row.get(key) for row in rows)) for key in keys], options)
-    options.report.note(f"each row is a conversation, with its transcript in {text!r}")
-    for number, row in file.rows:
-        said = spoken(plain(row.get(text)))
-        if not said:
-            yield row_error(file.path, number, f"no transcript in {text!r}; fill it in or remove the row")
-        name = next((str(row[key]) for key in names if row.get(key)), f"{file.stem}:{number}")
-        for position, (speaker, words) in enumerate(said):  # the time of the row is that of the first message
-            at = None if position else time_of(row, time)
-            yield Message(f"{file.path}:{number}", file.stem, speaker, words, name, at)
+def holds_transcripts(cells: Iterable[object]) -> bool:
+    """Whether most cells of a column are transcripts of several lines."""
+    texts = [text for cell in cells if (text := plain(text_of(cell)))]
+    return bool(texts) and sum("\n" in text and is_transcript(text) for text in texts) >= 0.8 * len(texts)
