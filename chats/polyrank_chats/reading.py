@@ -7,9 +7,9 @@ from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files.file import File
 from polyrank_chats.files.members import Members, members
 from polyrank_chats.forms.chat_logs import chat_log
-from polyrank_chats.forms.conversations import conversations
+from polyrank_chats.forms.conversations import conversations, questions
 from polyrank_chats.forms.mail import mail
-from polyrank_chats.forms.tables import questions, table
+from polyrank_chats.forms.tables import table
 from polyrank_chats.forms.transcripts import transcript
 from polyrank_chats.messages import Message, Messages
 from polyrank_chats.names import NAMES

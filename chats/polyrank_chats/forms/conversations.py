@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from polyrank_chats.columns import flat, keys_of, listed, normal, time_columns, usual
-from polyrank_chats.errors import DataError, row_error
+from polyrank_chats.columns import asking_columns, check_columns, flat, keys_of, listed, normal, time_columns, usual
+from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.files.objects import json_decoder
-from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, talks_in
+from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, rows_in, talks_in
 from polyrank_chats.forms.programs import in_topics, translated
 from polyrank_chats.forms.tables import (
     ANSWERED,
@@ -32,8 +32,11 @@ from polyrank_chats.messages import Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
 from polyrank_chats.profiles import profile
+from polyrank_chats.roles import AGENT, CUSTOMER
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
+
+EXCHANGE = "(question and answer)"
 
 
 def conversations(file: File) -> Messages | None:
@@ -59,6 +62,54 @@ def conversations(file: File) -> Messages | None:
             f"{file.path}: has {what}, but {listed(paths_of(rows))}; name the list with the option messages"
         )
     return _all_messages(file, rows, talks)
+
+
+def questions(file: File) -> Messages | None:
+    """A row is a conversation: a question of a customer and the answer of an agent."""
+    options = file.options
+    rows = rows_in(some_rows(file))
+    first = first_rows(rows)
+    keys = keys_of(first)
+    check_columns(keys, (options.question, options.answer), file.path)
+    wanted = options.form or options.question or options.answer
+    if not wanted and (options.sender or options.text or options.conversation):
+        return None
+    answers = [options.answer] if options.answer else asking_columns(first, "answer")
+    free = [{key: value for key, value in row.items() if key not in answers} for row in first]
+    asked = [options.question] if options.question else asking_columns(free, "question")
+    if not (asked and answers):
+        if wanted:
+            raise DataError(
+                f"{file.path}: no columns of questions and answers among {listed(keys)}; name them with the options"
+                " question and answer"
+            )
+        return None
+    check_columns(keys, (*options.time, options.conversation), file.path)
+    for name in ("sender", "text"):
+        if getattr(options, name):
+            raise UsageError(
+                f"{file.path} has questions and answers, so the option {name} does not apply; leave it out, or leave"
+                " question and answer out"
+            )
+    chosen = asked[0], answers[0]
+    if not (options.question and options.answer):
+        options.report.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
+    return _exchanges(file, rows, chosen)
+
+
+def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
+    """Rows with a list of two messages in place of a question and an answer."""
+    talks: Rows = []
+    for number, row in rows:
+        asked, answered = (plain(row.get(key)) for key in chosen)
+        if str(row.get("header")).startswith("Gemini"):  # its titles begin with a word such as Prompted
+            asked = asked.partition(" ")[2]
+        if answered and not asked:
+            yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
+            continue
+        held = [{"role": role, "text": text} for role, text in ((CUSTOMER, asked), (AGENT, answered)) if text]
+        talks.append((number, {key: value for key, value in row.items() if key not in chosen} | {EXCHANGE: held}))
+    yield from _all_messages(file, talks, talks_in(talks, EXCHANGE))
 
 
 def paths_of(rows: Rows) -> list[str]:
@@ -100,13 +151,19 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     timed = usual(flat(talks[0].messages[0][0]), "time")
     is_stream = len(talks) == 1 and _id(talks[0], options) in (None, talks[0].name if timed else None)
     messages: Rows = []
-    known: dict[str, list[list[Row]]] = {}  # the conversations with each id
+    known: dict[
+        tuple[str, object], list[list[Row]]
+    ] = {}  # the conversations with each id, or with each id and question
     owners = [flat(talk.owner) for talk in talks[:N_LOOKED_AT]]
-    began = time_columns([profile(key, (row.get(key) for row in owners)) for key in keys_of(owners)], options)
+    began = options.time if {*options.time} <= {*keys_of(owners)} else ()
+    options = replace(options, time=() if began else options.time)
+    began = began or time_columns([profile(key, (row.get(key) for row in owners)) for key in keys_of(owners)], options)
+    if began and EXCHANGE in talks[0].owner:
+        options.report.note(f"guessed by its name and values: time in {' and '.join(map(repr, began))}")
     for talk in talks:
         name = _id(talk, options) or f"{file.stem}:{talk.number}"
-        same = known.setdefault(name, [])
         held = [item for item, _ in talk.messages]
+        same = known.setdefault((name, held[0]["text"] if EXCHANGE in talk.owner else None), [])
         if held in same:
             yield from [Reason.REPEATED] * len(held)
             continue

@@ -1,7 +1,6 @@
 """Messages of tables: rows of one message each, and rows of a question and an answer."""
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,24 +8,20 @@ from typing import Any
 
 from polyrank_chats.columns import (
     Columns,
-    asking_columns,
-    check_columns,
     columns,
     flat,
     keys_of,
     listed,
     normal,
-    time_columns,
-    usual,
 )
-from polyrank_chats.errors import DataError, UsageError, row_error
+from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
 from polyrank_chats.forms.nested import rows_in
 from polyrank_chats.forms.programs import translated
 from polyrank_chats.messages import Message, Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
-from polyrank_chats.profiles import falls, profile
+from polyrank_chats.profiles import falls
 from polyrank_chats.quotations import unquoted
 from polyrank_chats.report import Report
 from polyrank_chats.roles import CUSTOMER, part_of
@@ -281,64 +276,3 @@ def _role(row: Row, chosen: Columns) -> str | None:
         return "agent" if from_agent else "customer"
     role = _scalar(row, chosen.role)
     return role and (direction(role) or role)
-
-
-def questions(file: File) -> Messages | None:
-    """A row is a conversation: a question of a customer and the answer of an agent."""
-    options = file.options
-    rows = rows_in(some_rows(file))
-    keys = keys_of(first_rows(rows))
-    check_columns(keys, (options.question, options.answer), file.path)
-    wanted = options.form or options.question or options.answer
-    if not wanted and (options.sender or options.text or options.conversation):
-        return None
-    answers = [options.answer] if options.answer else asking_columns(first_rows(rows), "answer")
-    free = [{key: value for key, value in row.items() if key not in answers} for row in first_rows(rows)]
-    asked = [options.question] if options.question else asking_columns(free, "question")
-    if asked and answers:
-        return _exchanges(file, rows, (asked[0], answers[0]))
-    if wanted:
-        raise DataError(
-            f"{file.path}: no columns of questions and answers among {listed(keys)}; name them with the options"
-            " question and answer"
-        )
-    return None
-
-
-def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
-    options, keys = file.options, keys_of(first_rows(rows))
-    check_columns(keys, (*options.time, options.conversation), file.path)
-    for name in ("sender", "text"):
-        if getattr(options, name):
-            raise UsageError(
-                f"{file.path} has questions and answers, so the option {name} does not apply; leave it out, or leave"
-                " question and answer out"
-            )
-    if not (options.question and options.answer):
-        options.report.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
-    ids = [options.conversation] if options.conversation else usual(keys, "question_id")[:1]
-    times = options.time or _guessed_time(rows, [key for key in keys if key not in (*chosen, *ids)], options)
-    said: Counter[tuple[str, str]] = Counter()
-    for number, row in rows:
-        texts = [plain(row.get(key)) for key in chosen]
-        if str(row.get("header")).startswith("Gemini"):  # its titles begin with a word such as Prompted
-            texts[0] = texts[0].partition(" ")[2]
-        if not texts[1]:
-            yield Reason.UNANSWERED
-            continue
-        if not texts[0]:
-            yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
-            continue
-        where, name = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
-        n = said[name, texts[0]] = said[name, texts[0]] + 1  # another answer to the question is another conversation
-        conversation = name if n == 1 else f"{name} ({n})"
-        time = time_of(row, times)
-        for role, text in zip(("customer", "agent"), texts, strict=True):
-            yield Message(where, file.stem, role, text, conversation, time, role)
-
-
-def _guessed_time(rows: Rows, free: Sequence[str], options: Options) -> list[str]:
-    found = time_columns([profile(key, (row.get(key) for row in first_rows(rows))) for key in free], options)
-    if found:
-        options.report.note(f"guessed by its name and values: time in {' and '.join(map(repr, found))}")
-    return found
