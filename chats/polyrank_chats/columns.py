@@ -13,7 +13,7 @@ from typing import Literal
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
-from polyrank_chats.profiles import Profile, profile
+from polyrank_chats.profiles import Profile
 from polyrank_chats.sides import contact_column, has_both_sides, pair_columns, role_columns
 from polyrank_chats.values import Row
 
@@ -126,7 +126,7 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
     keys = keys_of(rows)
     check_columns(keys, (options.conversation, *options.time, options.sender, options.text), where)
     named = {options.conversation, *options.time, options.sender, options.text}
-    profiles = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
+    profiles = {key: Profile(key, (row.get(key) for row in rows)) for key in keys}
     free = [profiles[key] for key in keys if key not in named]
     time = list(options.time) or time_columns(free, options)
     free = [each for each in free if each.key not in time]
@@ -313,7 +313,7 @@ def asking_columns(rows: Sequence[Row], kind: Literal["question", "answer"]) -> 
     ['Kundenfrage']
     """
     side = {"question": "customers", "answer": "agents"}[kind]
-    profiles = [profile(key, (row.get(key) for row in rows)) for key in keys_of(rows)]
+    profiles = [Profile(key, (row.get(key) for row in rows)) for key in keys_of(rows)]
     texts = sorted((each for each in profiles if each.is_text), key=lambda each: -each.words)
     by_word = [each.key for each in texts if any(stem in normal(each.key) for stem in NAMES[f"{kind}_stems"])]
     both = [each.key for each in texts if hinted(each.key, side) and hinted(each.key, "text", "answer", "question")]

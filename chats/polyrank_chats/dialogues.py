@@ -4,13 +4,12 @@ This module does not know file formats.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
-from operator import attrgetter
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.messages import DatedMessage, Reason
+from polyrank_chats.messages import Message, Reason
 from polyrank_chats.options import Options
 from polyrank_chats.report import Report
 from polyrank_chats.roles import is_system
@@ -18,13 +17,13 @@ from polyrank_chats.values import Row
 
 PEOPLE = "people"
 """The field of a row with the speakers of the senders, whose names ``importer`` replaces and removes."""
-Talk = tuple[str, list[DatedMessage]]
+Talk = tuple[str, list[Message]]
 """The id of a conversation and its messages."""
 MAX_MESSAGES = 5_000
 """Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
 
 
-def conversations(messages: Sequence[DatedMessage], options: Options) -> Iterator[Talk]:
+def conversations(messages: Sequence[Message], options: Options) -> Iterator[Talk]:
     """The ids and messages of conversations, in the order of their first messages in the file.
 
     Args:
@@ -34,13 +33,13 @@ def conversations(messages: Sequence[DatedMessage], options: Options) -> Iterato
     Raises:
         DataError: a conversation has more than ``MAX_MESSAGES`` messages.
     """
-    groups: defaultdict[tuple[str, str | None], list[DatedMessage]] = defaultdict(list)
-    in_file: defaultdict[str, list[DatedMessage]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str | None], list[Message]] = defaultdict(list)
+    in_file: defaultdict[str, list[Message]] = defaultdict(list)
     for each in messages:
-        groups[each.message.stream, each.message.conversation].append(each)
-        in_file[each.message.stream].append(each)
+        groups[each.stream, each.conversation].append(each)
+        in_file[each.stream].append(each)
     n_streams = Counter(name for _, name in groups)
-    of_stream: defaultdict[str, list[list[DatedMessage]]] = defaultdict(list)
+    of_stream: defaultdict[str, list[list[Message]]] = defaultdict(list)
     for (stream, _), group in groups.items():
         of_stream[stream].append(group)
     falling = {stream: newest_first(of_stream[stream], held) for stream, held in in_file.items()}
@@ -54,13 +53,13 @@ def conversations(messages: Sequence[DatedMessage], options: Options) -> Iterato
         for id_, part in parts:
             if len(part) > MAX_MESSAGES:
                 raise DataError(
-                    f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, the limit"
+                    f"{part[0].where}: the conversation that begins here has {len(part):,} messages, the limit"
                     f" is {MAX_MESSAGES:,}; name the column of conversations or of times"
                 )
             yield id_, part
 
 
-def newest_first(groups: Iterable[Sequence[DatedMessage]], in_file: Sequence[DatedMessage]) -> bool:
+def newest_first(groups: Iterable[Sequence[Message]], in_file: Sequence[Message]) -> bool:
     """Whether times decrease from message to message far more often than they increase.
 
     Args:
@@ -69,19 +68,20 @@ def newest_first(groups: Iterable[Sequence[DatedMessage]], in_file: Sequence[Dat
     """
     for held in (groups, [in_file]):
         pairs = [(a.time, b.time) for group in held for a, b in pairwise(group) if a.time and b.time]
-        if rising_or_falling := [a > b for a, b in pairs if a != b]:
-            return 3 * sum(rising_or_falling) > 2 * len(rising_or_falling)
+        falling: list[bool] = [a > b for a, b in pairs if a != b]
+        if falling:
+            return 3 * sum(falling) > 2 * len(falling)
     return False
 
 
-def in_order(group: list[DatedMessage], report: Report, *, falling: bool) -> list[DatedMessage]:
+def in_order(group: list[Message], report: Report, *, falling: bool) -> list[Message]:
     """Sort by time, oldest first. Messages with equal times keep the order of the file, or its reverse if ``falling``.
 
     Identical messages of a sender at the same time are left out.
     """
-    known: dict[object, DatedMessage] = {}
+    known: dict[object, Message] = {}
     for each in group:
-        known.setdefault((each.time, each.message.sender, each.message.text) if each.time else id(each), each)
+        known.setdefault((each.time, each.sender, each.text) if each.time else id(each), each)
     kept = list(known.values())
     report.left_out[Reason.REPEATED] += len(group) - len(kept)
     if falling:
@@ -94,9 +94,9 @@ def in_order(group: list[DatedMessage], report: Report, *, falling: bool) -> lis
     return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
 
 
-def divided(messages: Iterable[DatedMessage], gap: float) -> Iterator[list[DatedMessage]]:
+def divided(messages: Iterable[Message], gap: float) -> Iterator[list[Message]]:
     """Divide a stream into conversations at pauses longer than ``gap`` hours."""
-    part: list[DatedMessage] = []
+    part: list[Message] = []
     last: datetime | None = None
     for each in messages:
         if part and each.time and last and each.time - last > timedelta(hours=gap):
@@ -108,19 +108,20 @@ def divided(messages: Iterable[DatedMessage], gap: float) -> Iterator[list[Dated
         yield part
 
 
-def dialogue(id_: str, messages: list[DatedMessage], options: Options) -> Row | None:
+def dialogue(id_: str, messages: list[Message], speaker: Callable[[Message], str], options: Options) -> Row | None:
     """The row of a conversation; None if it has fewer than two turns.
 
     Args:
         id_: its id.
         messages: oldest first.
+        speaker: returns the speaker of a message.
         options: with ``keep_system``, system messages before all others become its background; the report is updated.
     """
-    talk = [each for each in messages if not is_system(each.message)]
+    talk = [each for each in messages if not is_system(each)]
     before = messages[: messages.index(talk[0])] if talk and options.keep_system else []
-    background = [each.message.text for each in before]
-    groups = [[*group] for _, group in groupby(talk, attrgetter("message.sender", "speaker"))]
-    turns = [{"speaker": group[0].speaker, "text": "\n".join(each.message.text for each in group)} for group in groups]
+    background = [each.text for each in before]
+    groups = [[*group] for _, group in groupby(talk, lambda each: (each.sender, speaker(each)))]
+    turns = [{"speaker": speaker(group[0]), "text": "\n".join(each.text for each in group)} for group in groups]
     report = options.report
     report.left_out[Reason.SYSTEM] += len(messages) - len(talk) - len(background)
     if len(turns) < 2:
@@ -136,5 +137,5 @@ def dialogue(id_: str, messages: list[DatedMessage], options: Options) -> Row | 
         row["time"] = began.isoformat(timespec="seconds")
     if background:
         row["background"] = background
-    named = [(*each.message.names, (each.message.sender, each.speaker)) for each in talk]
+    named = [(*each.names, (each.sender, speaker(each))) for each in talk]
     return row | {"turns": turns, PEOPLE: {name: part for names in named for name, part in names}}

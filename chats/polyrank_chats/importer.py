@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polyrank_chats.dialogues import PEOPLE, Talk, conversations, dialogue
+from polyrank_chats.dialogues import PEOPLE, conversations, dialogue
 from polyrank_chats.errors import DataError
 from polyrank_chats.forms.mail import by_subject
-from polyrank_chats.messages import DatedMessage, Message
+from polyrank_chats.messages import Message
 from polyrank_chats.options import Options
 from polyrank_chats.people import ordinary_words, slots_of
 from polyrank_chats.phones import language
 from polyrank_chats.reading import read
 from polyrank_chats.redact import Redactor, links
 from polyrank_chats.report import Chats, Report
-from polyrank_chats.roles import AGENT, is_system, names_of, speakers
+from polyrank_chats.roles import AGENT, is_system, names_of, speaker_of
 from polyrank_chats.threads import threaded
 from polyrank_chats.times import date_form, read_time
 from polyrank_chats.values import Row
@@ -45,12 +45,13 @@ def import_chats(path: Path | str, **chosen: Any) -> Chats:
     report.n_messages = sum(each.left_out is None for each in messages) + report.left_out.total() + report.n_bad
     dated = [*_dated(messages, options)]
     said = threaded(by_subject(dated) if "mail" in report.forms else dated, report)
-    if n_loose := sum(each.message.conversation is None for each in said):
+    if n_loose := sum(each.conversation is None for each in said):
         has_times = any(each.time for each in said)
         how = f"divided at pauses of {options.gap:g} hours" if has_times else "not divided: no times"
         report.note(f"{counted(n_loose, 'message')} without a conversation {how}")
-    talks = _with_speakers([*conversations(said, options)], options, path)
-    rows = [row for name, talk in talks if (row := dialogue(name, talk, options))]
+    talks = [*conversations(said, options)]
+    speaker = speaker_of([[each for each in talk if not is_system(each)] for _, talk in talks], options, path)
+    rows = [row for name, talk in talks if (row := dialogue(name, talk, speaker, options))]
     if not options.keep_personal:
         redact(rows, options)
     report.n_conversations = len(rows)
@@ -93,7 +94,7 @@ def redact(dialogues: Sequence[Row], options: Options) -> None:
         options.report.note(f"kept {counted(n, 'link')} that agents gave in {SHARED} conversations or more")
 
 
-def _dated(messages: Sequence[Message], options: Options) -> Iterator[DatedMessage]:
+def _dated(messages: Sequence[Message], options: Options) -> Iterator[Message]:
     form, is_guess = date_form(message.time for message in messages)
     if options.date_order is not None:
         form = form._replace(order=options.date_order)
@@ -101,39 +102,26 @@ def _dated(messages: Sequence[Message], options: Options) -> Iterator[DatedMessa
         options.report.note(
             f"dates are ambiguous: assuming that the {form.order} comes first (choose it with the option date order)"
         )
+    agents = {name.strip().casefold() for name in options.agent}
     for message in messages:
+        if is_system(message) and names_of(message) & agents:
+            message = replace(message, role=AGENT)
         try:
-            yield DatedMessage(message, read_time(message.time, form), "")
+            yield replace(message, time=read_time(message.time, form))
         except ValueError as error:
             if message.left_out is None:
                 options.report.count_bad(DataError(f"{message.where}: {error}"))
 
 
-def _with_speakers(talks: Sequence[Talk], options: Options, path: Path) -> list[Talk]:
-    wanted = {name.strip().casefold() for name in options.agent}
-
-    def heard(each: DatedMessage) -> DatedMessage:
-        is_agent = is_system(each.message) and names_of(each.message) & wanted
-        return replace(each, message=replace(each.message, role=AGENT)) if is_agent else each
-
-    talks = [(name, [*map(heard, talk)]) for name, talk in talks]
-    spoken = [[each.message for each in talk if not is_system(each.message)] for _, talk in talks]
-    found = (iter(names) for names in speakers(spoken, options.agent, options.customer, options.report, path))
-    return [
-        (name, [each if is_system(each.message) else replace(each, speaker=next(names)) for each in talk])
-        for (name, talk), names in zip(talks, found, strict=True)
-    ]
-
-
-def _why_nothing(said: Sequence[DatedMessage], report: Report) -> str:
+def _why_nothing(said: Sequence[Message], report: Report) -> str:
     """Why the import has no dialogue, and the fix."""
-    senders = {each.message.sender for each in said}
+    senders = {each.sender for each in said}
     if report.n_bad and not said:
         return f"has no good row; the first bad one: {report.errors[0]}"
     if len(senders) == 1:
         return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
     if said:
-        n_system = sum(is_system(each.message) for each in said)
+        n_system = sum(is_system(each) for each in said)
         system = f" ({n_system:,} by a system: name it with the option agent if it answers)" if n_system else ""
         n = counted(len(said), "message")
         return f"none of {n} answers another{system}; name the column of conversations, or raise the gap"

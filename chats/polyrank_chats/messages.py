@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -36,7 +35,7 @@ class Message:
         sender: name of the sender.
         text: plain text.
         conversation: id of the conversation; None: pauses divide the stream into conversations.
-        time: a text, a number, a datetime or None.
+        time: a text, a number, a datetime or None; a datetime or None after ``importer`` has parsed it.
         role: role of the sender, if the file has it: agent, customer, assistant, ...
         sender_id: another name or id of the sender.
         id: id of the message, if answers refer to it.
@@ -63,15 +62,6 @@ class Message:
     names: tuple[tuple[str, str], ...] = ()
     subject: str = ""
     recipients: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DatedMessage:
-    """A message with its parsed time and its speaker."""
-
-    message: Message
-    time: datetime | None
-    speaker: str
 
 
 Messages = Iterator[Message | Reason | DataError]

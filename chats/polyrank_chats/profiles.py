@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from itertools import pairwise
 from typing import Any, Literal
@@ -42,11 +41,10 @@ def kind_of_time(value: Any) -> TimeKind:
     return "time" if not number and not COMPACT.fullmatch(text) and SURE.search(text) else "maybe"
 
 
-@dataclass(frozen=True, slots=True)
 class Profile:
     """Statistics of the values of a column. Shares are of the non-empty values.
 
-    Args:
+    Attributes:
         key: name of the column.
         values: the values as texts, one for each row; an empty text if the row has none.
         filled: share of rows with a value.
@@ -57,18 +55,25 @@ class Profile:
         numbers: share of numbers.
         n_distinct: number of different values.
         words: average number of words.
+
+    >>> Profile("Sent on", ["3 May 2024 10:15", None]).times, Profile("n", [1, 2, 2]).n_distinct
+    (1.0, 2)
     """
 
-    key: str
-    values: tuple[str, ...]
-    filled: float
-    times: float
-    maybe_times: float
-    clocks: float
-    has_clock: bool
-    numbers: float
-    n_distinct: int
-    words: float
+    def __init__(self, key: str, values: Iterable[Any]) -> None:
+        held = list(values)
+        filled = [value for value in held if value not in (None, "", [])]
+        kinds, n = [kind_of_time(value) for value in filled], max(1, len(filled))
+        self.key = key
+        self.values = tuple(str(value) if isinstance(value, bool | date) else plain(value) for value in held)
+        self.filled = len(filled) / max(1, len(held))
+        self.times = kinds.count("time") / n
+        self.maybe_times = self.times + kinds.count("maybe") / n
+        self.clocks = kinds.count("clock") / n
+        self.has_clock = any(map(_has_clock, filled))
+        self.numbers = sum(NUMBER.fullmatch(str(value).strip()) is not None for value in filled) / n
+        self.n_distinct = len({str(value) for value in filled})
+        self.words = sum(len(text.split()) for text in self.values) / n
 
     @property
     def distinct(self) -> float:
@@ -101,31 +106,6 @@ class Profile:
                 n_changed += last.get(group, value) != value
                 last[group] = value
         return n_changed / max(1, n)
-
-
-def profile(key: str, values: Iterable[Any]) -> Profile:
-    """Compute the profile of a column.
-
-    >>> profile("Sent on", ["3 May 2024 10:15", None]).times, profile("n", [1, 2, 2]).n_distinct
-    (1.0, 2)
-    """
-    held = list(values)
-    filled = [value for value in held if value not in (None, "", [])]
-    texts = [str(value) if isinstance(value, bool | date) else plain(value) for value in held]
-    kinds = [kind_of_time(value) for value in filled]
-    n = max(1, len(filled))
-    return Profile(
-        key=key,
-        values=tuple(texts),
-        filled=len(filled) / max(1, len(held)),
-        times=kinds.count("time") / n,
-        maybe_times=(kinds.count("time") + kinds.count("maybe")) / n,
-        clocks=kinds.count("clock") / n,
-        has_clock=any(_has_clock(value) for value in filled),
-        numbers=sum(NUMBER.fullmatch(str(value).strip()) is not None for value in filled) / n,
-        n_distinct=len({str(value) for value in filled}),
-        words=sum(len(text.split()) for text in texts) / n,
-    )
 
 
 def _has_clock(value: Any) -> bool:

@@ -2,14 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 
 from polyrank_chats.columns import listed
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.messages import Message
 from polyrank_chats.names import NAMES
-from polyrank_chats.report import Report
+from polyrank_chats.options import Options
 
 AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
 EVERYONE = "*"  # as a customer: all who are not named as agents
@@ -38,49 +38,40 @@ def is_system(message: Message) -> bool:
     return (message.role or message.sender).strip().casefold() in SYSTEM_WORDS
 
 
-def speakers(
-    talks: Sequence[Sequence[Message]], agents: Sequence[str], customers: Sequence[str], report: Report, where: object
-) -> list[list[str]]:
-    """The speaker of each message: agent, customer or bot; or the sender's name if no agent is found.
+def speaker_of(talks: Sequence[Sequence[Message]], options: Options, where: object) -> Callable[[Message], str]:
+    """A function that returns the speaker of a message: agent, customer or bot; or its sender if no agent is found.
 
     Args:
         talks: the messages of each conversation in the order of time, without those of systems.
-        agents: names, ids or roles of agents; empty: by roles and names, else by behaviour.
-        customers: names, ids or roles of senders that are not agents; "*": all others.
-        report: gets a note about the detected agents, and the senders.
+        options: the names, ids or roles of agents (empty: by roles and names, else by behaviour) and of others.
+            The report gets a note about the detected agents, and the senders.
         where: the file, for messages.
 
     Raises:
-        DataError: one of ``agents`` and ``customers`` is not a sender.
-        UsageError: a sender who is in neither list looks like an agent.
+        DataError: a name of the options is not a sender.
+        UsageError: a sender who is not in the options looks like an agent.
     """
     messages = [message for talk in talks for message in talk]
+    report, usual = options.report, answerers(talks)
     report.senders = Counter(message.sender for message in messages)
-    if agents:
-        _check_named(messages, (*agents, *customers), where)
-        return _by_name(talks, agents, customers, where)
-    labels = [*map(_label, messages)]
-    parts = _parts_of(set(labels))
+    if options.agent:
+        return _by_name(talks, usual, options, where)
+    labels = Counter(map(_label, messages))
+    parts = _parts_of({*labels})
     if AGENT not in parts.values() and _alone_with_bots(talks, parts):
         parts = {label: AGENT if part == BOT else part for label, part in parts.items()}
-    detected = Counter(label for label in labels if parts[label] == AGENT)
-    if 0 < len(detected) < len(parts):
+    detected = Counter({label: n for label, n in labels.items() if parts[label] == AGENT})
+    if 0 < len(detected) < len(parts):  # staff without a word for it, next to "Support", are also agents
         report.note(f"agents by role or name: {_counted(detected)} (choose others with the option agent)")
-        usual = answerers(talks)  # staff without a word for it next to "Support"
-        both = zip(messages, labels, strict=True)
-        found = iter(parts[name] or (AGENT if message.sender in usual else CUSTOMER) for message, name in both)
-    elif guessed := answerers(talks):
-        report.guessed = sorted(guessed, key=lambda name: -report.senders[name])
-        shown = _counted(Counter({name: report.senders[name] for name in guessed}))
+        return lambda message: parts[_label(message)] or (AGENT if message.sender in usual else CUSTOMER)
+    report.guessed = sorted(usual, key=lambda name: -report.senders[name])
+    if usual:
+        shown = _counted(Counter({name: report.senders[name] for name in usual}))
         report.note(f"agents by their behaviour: {shown} (choose others with the option agent)")
-
-        found = iter(AGENT if message.sender in guessed else CUSTOMER for message in messages)
-    else:
-        report.guessed = []
-        shown = _counted(report.senders)
-        report.note(f"no agent found, so speakers keep their names: {shown} (choose agents with the option agent)")
-        found = iter(message.sender for message in messages)
-    return [[next(found) for _ in talk] for talk in talks]
+        return lambda message: AGENT if message.sender in usual else CUSTOMER
+    shown = _counted(report.senders)
+    report.note(f"no agent found, so speakers keep their names: {shown} (choose agents with the option agent)")
+    return lambda message: message.sender
 
 
 def _parts_of(labels: set[str]) -> dict[str, str | None]:
@@ -144,34 +135,28 @@ def names_of(message: Message) -> set[str]:
     return {name.strip().casefold() for name in (message.sender, message.sender_id, message.role) if name}
 
 
-def _check_named(messages: Sequence[Message], named: Sequence[str], where: object) -> None:
-    known = set[str]().union(*map(names_of, messages))
-    if unknown := [name for name in named if name.strip().casefold() not in {*known, EVERYONE}]:
-        senders = listed(name for name, _ in Counter(message.sender for message in messages).most_common())
+def _by_name(
+    talks: Sequence[Sequence[Message]], usual: Collection[str], options: Options, where: object
+) -> Callable[[Message], str]:
+    wanted, others = ({name.strip().casefold() for name in names} for names in (options.agent, options.customer))
+    known = {EVERYONE, *(name for talk in talks for message in talk for name in names_of(message))}
+    if unknown := [name for name in (*options.agent, *options.customer) if name.strip().casefold() not in known]:
+        senders = listed(name for name, _ in options.report.senders.most_common())
         raise DataError(f"{where}: has no sender {unknown[0]!r}; its senders are {senders}")
 
-
-def _by_name(
-    talks: Sequence[Sequence[Message]], agents: Sequence[str], customers: Sequence[str], where: object
-) -> list[list[str]]:
-    wanted, others = ({name.strip().casefold() for name in names} for names in (agents, customers))
-
     def speaker(message: Message) -> str:
-        own = names_of(message)
-        if own & wanted:
+        if names_of(message) & wanted:
             return AGENT
-        return BOT if part_of(message.role or message.sender) == BOT and not own & others else CUSTOMER
+        return BOT if part_of(message.role or message.sender) == BOT and not names_of(message) & others else CUSTOMER
 
-    found = [[*map(speaker, talk)] for talk in talks]
-    without = [talk for talk, parts in zip(talks, found, strict=True) if AGENT not in parts]
+    without = [talk for talk in talks if AGENT not in map(speaker, talk)]
     n_in = Counter(name for talk in without for name in {message.sender for message in talk})
     n_begun = Counter(talk[0].sender for talk in without if len({message.sender for message in talk}) > 1)
-    usual = answerers(talks)
     forgotten = Counter(
         message.sender
-        for talk, parts in zip(talks, found, strict=True)
-        for message, part in zip(talk, parts, strict=True)
-        if part == CUSTOMER and not names_of(message) & others
+        for talk in talks
+        for message in talk
+        if speaker(message) == CUSTOMER and not names_of(message) & others
         if message.sender in usual
         or part_of(message.role or message.sender) == AGENT
         or (n_in[message.sender] >= MIN_TALKS and 3 * n_begun[message.sender] < n_in[message.sender])
@@ -181,7 +166,7 @@ def _by_name(
             f"{where}: other senders look like agents: {_counted(forgotten)}; name them too with the option agent, or"
             " with the option customer ('*' for all)"
         )
-    return found
+    return speaker
 
 
 def _counted(counts: Counter[str]) -> str:

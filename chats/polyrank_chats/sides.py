@@ -61,8 +61,8 @@ def role_columns(free: Sequence[Profile], usual_names: Sequence[str], is_said: S
 def has_both_sides(column: Profile, side: Profile) -> bool:
     """Whether most values of a column, such as names of contacts, are in rows of both sides.
 
-    >>> from polyrank_chats.profiles import profile
-    >>> has_both_sides(profile("Name", ["Ann", "Ann", "Bo"]), profile("Direction", ["in", "out", "in"]))
+    >>> from polyrank_chats.profiles import Profile
+    >>> has_both_sides(Profile("Name", ["Ann", "Ann", "Bo"]), Profile("Direction", ["in", "out", "in"]))
     False
     """
     sides: dict[str, set[str]] = {}

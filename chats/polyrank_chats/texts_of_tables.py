@@ -12,7 +12,7 @@ from polyrank_chats.forms.nested import has_next_page, rows_in, talks_in
 from polyrank_chats.forms.transcripts import is_transcript
 from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
-from polyrank_chats.profiles import profile
+from polyrank_chats.profiles import Profile
 from polyrank_chats.report import Report
 from polyrank_chats.texts import plain
 
@@ -115,7 +115,7 @@ def _text_column(path: Path, rows: Rows, column: str | None, notify: Callable[[s
             if keys
             else f"{path}: has no columns; check the file"
         )
-    texts = [key for key in names if profile(key, (row.get(key) for _, row in rows[:N_PROFILED])).numbers < 1]
+    texts = [key for key in names if Profile(key, (row.get(key) for _, row in rows[:N_PROFILED])).numbers < 1]
     if not texts:
         raise DataError(f"{path}: all texts are numbers; name the column of texts with `column`")
     if texts[0] != "text":

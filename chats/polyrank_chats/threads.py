@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from polyrank_chats.errors import DataError
-from polyrank_chats.messages import DatedMessage, Reason
+from polyrank_chats.messages import Message, Reason
 from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
 
@@ -22,11 +22,11 @@ PAUSE = timedelta(hours=1)
 MAX_TURNS = 1_000_000
 Key = tuple[str, str]
 """The stream and the id of a message."""
-Nodes = dict[Key, DatedMessage]
+Nodes = dict[Key, Message]
 Parents = dict[Key, Key | None]
 
 
-def threaded(said: Sequence[DatedMessage], report: Report) -> list[DatedMessage]:
+def threaded(said: Sequence[Message], report: Report) -> list[Message]:
     """Set the conversation of messages with an id but no conversation, once for each path that a message is part of.
 
     Raises:
@@ -34,33 +34,32 @@ def threaded(said: Sequence[DatedMessage], report: Report) -> list[DatedMessage]
 
     >>> from polyrank_chats.messages import Message
     >>> tree = [("q", ()), ("a", ("q",)), ("b", ("q",))]
-    >>> said = [DatedMessage(Message("", "", f"by {id_}", id_, id=id_, answers=to), None, "") for id_, to in tree]
-    >>> [(each.message.conversation, each.message.text) for each in threaded(said, Report())]
+    >>> said = [Message("", "", f"by {id_}", id_, id=id_, answers=to) for id_, to in tree]
+    >>> [(each.conversation, each.text) for each in threaded(said, Report())]
     [('q', 'q'), ('q', 'a'), ('q:2', 'q'), ('q:2', 'b')]
     """
     nodes: Nodes = {}
     others = []
-    for each in said:
-        message = each.message
+    for message in said:
         key = (message.stream, message.id or "")
         if message.conversation is not None or not message.id:
-            others += [each] if message.left_out is None else []
+            others += [message] if message.left_out is None else []
         elif key not in nodes:
-            nodes[key] = each
-        elif nodes[key].message.text == message.text:
+            nodes[key] = message
+        elif nodes[key].text == message.text:
             report.left_out[Reason.REPEATED] += message.left_out is None
         else:
-            nodes[message.stream, message.where] = each
+            nodes[message.stream, message.where] = message
     parents = _parents(nodes)
     streams: defaultdict[str, list[Key]] = defaultdict(list)
     for key in sorted(nodes, key=lambda key: nodes[key].time or datetime.min):
         streams[key[0]].append(key)
     for keys in streams.values():
-        said_there = [key for key in keys if nodes[key].message.left_out is None]
+        said_there = [key for key in keys if nodes[key].left_out is None]
         n_replies = sum(parents[key] is not None for key in said_there)
-        if not nodes[keys[0]].message.is_chat:
+        if not nodes[keys[0]].is_chat:
             _join_talks(keys, nodes, parents)
-        elif n_replies >= REPLIES * len(said_there) and len({nodes[key].message.sender for key in said_there}) > 2:
+        elif n_replies >= REPLIES * len(said_there) and len({nodes[key].sender for key in said_there}) > 2:
             _continue_talks(said_there, nodes, parents)
             _join_talks(keys, nodes, parents)
         else:
@@ -74,7 +73,7 @@ def _parents(nodes: Nodes) -> Parents:
     """The message that each one answers: the last known of its ``answers``; a circle is cut."""
     parents: Parents = {}
     for key, each in nodes.items():
-        known = [(key[0], id_) for id_ in reversed(each.message.answers) if (key[0], id_) in nodes]
+        known = [(key[0], id_) for id_ in reversed(each.answers) if (key[0], id_) in nodes]
         parents[key] = next((other for other in known if other != key), None)
     walks: dict[Key, int] = {}
     for walk, start in enumerate(parents):
@@ -93,17 +92,17 @@ def _continue_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None
     If a sender ever names the messages that he answers, only those that nobody answers continue it.
     """
     answered = {parent for parent in parents.values() if parent}
-    naming = {nodes[key].message.sender for key in keys if parents[key]}
+    naming = {nodes[key].sender for key in keys if parents[key]}
     first: dict[Key, Key] = {}
     latest: dict[Key | str, Key] = {}  # by the first message of a conversation, and by sender
     for key in keys:
-        each, parent, before = nodes[key], parents[key], latest.get(nodes[key].message.sender)
-        if parent is None and before and not (key in answered and each.message.sender in naming):
+        each, parent, before = nodes[key], parents[key], latest.get(nodes[key].sender)
+        if parent is None and before and not (key in answered and each.sender in naming):
             then = nodes[before].time
             if each.time and then and each.time - then <= PAUSE:
                 parent = parents[key] = latest[first[before]]
         first[key] = first.get(parent, parent) if parent else key
-        latest |= {first[key]: key, each.message.sender: key}
+        latest |= {first[key]: key, each.sender: key}
 
 
 def _join_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
@@ -113,17 +112,17 @@ def _join_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
         if parent := parents[key]:
             replies[parent].append(key)
     for parent, own in replies.items():
-        names = [nodes[key].message.sender for key in own]
-        if nodes[parent].message.sender == nodes[parent].message.role:  # people are unknown
+        names = [nodes[key].sender for key in own]
+        if nodes[parent].sender == nodes[parent].role:  # people are unknown
             continue
-        spoken = {*names, nodes[parent].message.sender}
+        spoken = {*names, nodes[parent].sender}
         is_talk = len(spoken) <= len(own) and not any(key in replies for key in own)
         for (first, name), (second, next_name) in pairwise(zip(own, names, strict=True)):
             if is_talk or (name == next_name and first not in replies):
                 parents[second] = first
 
 
-def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[DatedMessage]:
+def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[Message]:
     order = [key for key in nodes if parents[key] is None]
     first = {key: key for key in order}
     replies: defaultdict[Key | None, list[Key]] = defaultdict(list)
@@ -137,12 +136,12 @@ def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[Dat
     kept = dict.fromkeys(order)
     for key in order:
         parent = parents[key]
-        if nodes[key].message.left_out == Reason.DELETED or (parent and parent not in kept):
+        if nodes[key].left_out == Reason.DELETED or (parent and parent not in kept):
             del kept[key]
-            report.left_out[Reason.BELOW_DELETED] += nodes[key].message.left_out is None
+            report.left_out[Reason.BELOW_DELETED] += nodes[key].left_out is None
     n_replies = Counter(parents[key] for key in kept)
     for key in reversed([*kept]):
-        if nodes[key].message.left_out and not n_replies[key]:
+        if nodes[key].left_out and not n_replies[key]:
             del kept[key]
             n_replies[parents[key]] -= 1
     n_paths: Counter[Key] = Counter()
@@ -155,12 +154,12 @@ def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[Dat
             path.append(above)
         n_turns += len(path)
         if n_turns > MAX_TURNS:
-            raise DataError(f"{nodes[key].message.where}: the paths of replies have more than {MAX_TURNS:,} messages")
+            raise DataError(f"{nodes[key].where}: the paths of replies have more than {MAX_TURNS:,} messages")
         n_paths[first[key]] += 1
         n = n_paths[first[key]]
         name = first[key][1] if n == 1 else f"{first[key][1]}:{n}"
         for each in map(nodes.__getitem__, reversed(path)):
-            if each.message.left_out is None:
-                yield replace(each, message=replace(each.message, conversation=name))
+            if each.left_out is None:
+                yield replace(each, conversation=name)
     if n := n_paths.total() - len(n_paths):
         report.note(f"replies branch, so {counted(n, 'more conversation')} share their first messages with another")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from polyrank_chats.columns import asking_columns, check_columns, flat, keys_of, listed, normal, time_columns, usual
-from polyrank_chats.errors import DataError, UsageError, row_error
+from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.files.objects import json_decoder
 from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, rows_in, talks_in
@@ -31,7 +31,7 @@ from polyrank_chats.forms.transcripts import holds_transcripts, spoken
 from polyrank_chats.messages import Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
-from polyrank_chats.profiles import profile
+from polyrank_chats.profiles import Profile
 from polyrank_chats.roles import AGENT, CUSTOMER
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
@@ -85,12 +85,6 @@ def questions(file: File) -> Messages | None:
             )
         return None
     check_columns(keys, (*options.time, options.conversation), file.path)
-    for name in ("sender", "text"):
-        if getattr(options, name):
-            raise UsageError(
-                f"{file.path} has questions and answers, so the option {name} does not apply; leave it out, or leave"
-                " question and answer out"
-            )
     chosen = asked[0], answers[0]
     if not (options.question and options.answer):
         options.report.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
@@ -151,15 +145,13 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     timed = usual(flat(talks[0].messages[0][0]), "time")
     is_stream = len(talks) == 1 and _id(talks[0], options) in (None, talks[0].name if timed else None)
     messages: Rows = []
-    known: dict[
-        tuple[str, object], list[list[Row]]
-    ] = {}  # the conversations with each id, or with each id and question
+    known: dict[tuple[str, object], list[list[Row]]] = {}  # the conversations with each id, and question if it has one
     owners = [flat(talk.owner) for talk in talks[:N_LOOKED_AT]]
     began = options.time if {*options.time} <= {*keys_of(owners)} else ()
     options = replace(options, time=() if began else options.time)
-    began = began or time_columns([profile(key, (row.get(key) for row in owners)) for key in keys_of(owners)], options)
-    if began and EXCHANGE in talks[0].owner:
-        options.report.note(f"guessed by its name and values: time in {' and '.join(map(repr, began))}")
+    began = began or time_columns([Profile(key, (row.get(key) for row in owners)) for key in keys_of(owners)], options)
+    if began:
+        options.report.note(f"conversations begin at the time in {' and '.join(map(repr, began))}")
     for talk in talks:
         name = _id(talk, options) or f"{file.stem}:{talk.number}"
         held = [item for item, _ in talk.messages]

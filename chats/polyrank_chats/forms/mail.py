@@ -15,7 +15,7 @@ from email.utils import getaddresses, parseaddr
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
-from polyrank_chats.messages import DatedMessage, Message, Messages, Reason
+from polyrank_chats.messages import Message, Messages, Reason
 from polyrank_chats.names import NAMES
 from polyrank_chats.quotations import unquoted
 from polyrank_chats.texts import from_html
@@ -83,7 +83,7 @@ def _message(mail: EmailMessage, where: str) -> Message | Reason:
     )
 
 
-def by_subject(mails: Sequence[DatedMessage]) -> list[DatedMessage]:
+def by_subject(mails: Sequence[Message]) -> list[Message]:
     """Mails with a parent: one without a known message in its headers answers the last mail of the same subject.
 
     This counts if the subject begins like that of an answer, or has the number of a ticket, and the two mails have a
@@ -93,24 +93,22 @@ def by_subject(mails: Sequence[DatedMessage]) -> list[DatedMessage]:
     def domain_of(address: str) -> str:
         return address.rpartition("@")[2]
 
-    known = {each.message.id for each in mails}
-    people = [
-        {address.lower() for address in (each.message.sender_id, *each.message.recipients) if address} for each in mails
-    ]
+    known = {each.id for each in mails}
+    people = [{address.lower() for address in (each.sender_id, *each.recipients) if address} for each in mails]
     n_mails = Counter(domain for own in people for domain in {domain_of(address) for address in own})
     n_people = Counter(map(domain_of, set().union(*people)))
     staff = max(n_mails, key=lambda domain: (n_mails[domain], -n_people[domain]), default="")
     last: dict[tuple[str, str], str] = {}
     linked = {}
     for position in sorted(range(len(mails)), key=lambda position: mails[position].time or datetime.min):
-        each, message = mails[position], mails[position].message
+        each, message = mails[position], mails[position]
         found = ANSWERS.match(message.subject.strip())
         prefix, subject = found.groups() if found else ("", "")
         others = [(subject.casefold(), address) for address in people[position] if domain_of(address) != staff]
         others = others or [(subject.casefold(), address) for address in people[position]]
         earlier = next((last[other] for other in others if other in last), None)
         if earlier and not known.intersection(message.answers) and (prefix or TICKET.search(subject)):
-            each = replace(each, message=replace(message, answers=(*message.answers, earlier)))
+            each = replace(message, answers=(*message.answers, earlier))
         linked[position] = each
         last |= dict.fromkeys(others, message.id or "")
     return [linked[position] for position in range(len(mails))]
