@@ -5,7 +5,7 @@ For JSON, a column is the path to a field, with dots: ``author.name``.
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -47,6 +47,11 @@ def flat(row: Row, prefix: str = "") -> Row:
 def keys_of(rows: Iterable[Row]) -> list[str]:
     """The columns of rows, in order of appearance."""
     return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def profiles(rows: Sequence[Row]) -> dict[str, Profile]:
+    """The profiles of the columns."""
+    return {key: Profile(key, (row.get(key) for row in rows)) for key in keys_of(rows)}
 
 
 def usual(keys: Iterable[str], *kinds: str) -> list[str]:
@@ -124,60 +129,56 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
         UsageError: a column of the options does not exist.
     """
     keys = keys_of(rows)
-    check_columns(keys, (options.conversation, *options.time, options.sender, options.text), where)
-    named = {options.conversation, *options.time, options.sender, options.text}
-    profiles = {key: Profile(key, (row.get(key) for row in rows)) for key in keys}
-    free = [profiles[key] for key in keys if key not in named]
+    named = [name for name in (options.conversation, *options.time, options.sender, options.text) if name]
+    check_columns(keys, named, where)
+    all_profiles = profiles(rows)
+    free = [each for key, each in all_profiles.items() if key not in named]
     time = list(options.time) or time_columns(free, options)
     free = [each for each in free if each.key not in time]
     text = [options.text] if options.text else _text(free)
+    others = {each.key: each for each in free if each.key not in text}
     is_said = [any(row.get(key) for key in text) for row in rows]
-    others = [each for each in free if each.key not in text]
-    role = role_columns(others, usual((each.key for each in others), "role"), is_said)
-    senders = [options.sender] if options.sender else _sender(others, is_said) or role
-    by_name = [options.conversation] if options.conversation else _conversation(free, options)
-    flags = usual(keys, "from_customer", "from_agent")
-    senders = senders or flags[:1]
-    if not options.sender and all(profiles[key].n_distinct < 2 for key in senders):
-        senders = _sender_by_values([each for each in others if each.key not in by_name], profiles, by_name) or senders
-    stream: list[str] = []
-    for side in [*role, *flags][:1]:
-        contact = contact_column([profiles[key] for key in usual(keys, "contact", "sender")], profiles[side])
-        if contact and not options.sender and has_both_sides(profiles[senders[0]], profiles[side]):
-            senders = [side]
-        stream = contact if senders == [side] else []
-    stream = pair_columns(others, senders, usual(keys, "recipient")) or stream
-    unnamed = [each for each in others if each.key not in (*senders, *role)]
-    conversation = by_name or ([] if stream else _conversation_by_values(unnamed, profiles, senders))
-    columns = {"conversation": conversation, "time": time, "sender": senders, "text": text}
-    for what in ("sender", "text"):
-        if not columns[what]:
+    role, flags = (
+        role_columns([*others.values()], usual(others, "role"), is_said),
+        usual(keys, "from_customer", "from_agent"),
+    )
+    conversation = [options.conversation] if options.conversation else _conversation(free, options)
+    senders = [options.sender] if options.sender else _sender([*others.values()], is_said) or role or flags[:1]
+    if not options.sender and all(all_profiles[key].n_distinct < 2 for key in senders):
+        groups = all_profiles[conversation[0]].values if conversation else ("",) * len(rows)
+        senders = (
+            _sender_by_values([each for key, each in others.items() if key not in conversation], groups) or senders
+        )
+    for what, found in (("sender", senders), ("text", text)):
+        if not found:
             raise DataError(
                 f"{where}: no column has a usual name for the {what} among {listed(keys)};"
                 f" name it with the option {what}, or add a header if the file has none"
             )
-    if "(channel)" in keys:
-        stream = ["(channel)"]
-    elif conversation:
-        stream = []
-    else:
-        stream = stream or usual((each.key for each in others), "channel")[:1]
+    stream: list[str] = []
+    for side in [*role, *flags][:1]:
+        contacts = [all_profiles[key] for key in usual(keys, "contact", "sender")]
+        contact = contact_column(contacts, all_profiles[side])
+        if contact and not options.sender and has_both_sides(all_profiles[senders[0]], all_profiles[side]):
+            senders = [side]
+        stream = contact if senders == [side] else []
+    stream = pair_columns([*others.values()], senders, usual(keys, "recipient")) or stream
+    if not conversation and not stream:
+        unnamed = [each for key, each in others.items() if key not in (*senders, *role)]
+        conversation = _conversation_by_values(unnamed, all_profiles[senders[0]].values)
+    stream = ["(channel)"] if "(channel)" in keys else [] if conversation else stream or usual(others, "channel")[:1]
     if len(stream) == 1 and not time and not conversation:
         conversation, stream = stream, []
     roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
-    _note_guesses(columns | {"role": roles}, options, stream)
-    taken = {*text, *senders[:1], *role, *conversation, *stream}
-    rest = [each.key for each in free if each.key not in taken]
-    return Columns(
-        conversation=next(iter(conversation), None),
-        stream=tuple(stream),
-        time=tuple(time),
-        sender=tuple(senders),
-        text=tuple(text),
-        role=tuple(role),
-        keys=tuple(keys),
-        rest=tuple(rest),
-    )
+    guessed = {"conversation": conversation, "time": time, "sender": senders[:1], "text": text[:1], "role": roles}
+    shown = [f"{what} in {' and '.join(map(repr, held))}" for what, held in guessed.items() if {*held} - {*named}]
+    if shown:
+        options.report.note(f"guessed by names and values: {', '.join(shown)}")
+    if stream:
+        options.report.note(f"a talk for each {listed(stream)}, divided at long pauses")
+    used = {*text, *senders[:1], *role, *conversation, *stream}
+    rest = [each.key for each in free if each.key not in used]
+    return Columns(next(iter(conversation), None), *map(tuple, (stream, time, senders, text, role, keys, rest)))
 
 
 def check_columns(keys: Collection[str], named: Iterable[str | None], where: object) -> None:
@@ -189,20 +190,6 @@ def check_columns(keys: Collection[str], named: Iterable[str | None], where: obj
     for name in named:
         if name is not None and name not in keys:
             raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
-
-
-def _note_guesses(chosen: Mapping[str, list[str]], options: Options, stream: Sequence[str]) -> None:
-    guesses: dict[str, list[str]] = {"name": [], "values": []}
-    for what, keys in chosen.items():
-        if keys and not getattr(options, what, None):
-            kinds = ("sender", "role", "from_customer", "from_agent") if what == "sender" else (what,)
-            by_name = what == "role" or usual(keys, *kinds)
-            shown = " and ".join(map(repr, keys if what == "time" else keys[:1]))
-            guesses["name" if by_name else "values"].append(f"{what} in {shown}")
-    if parts := [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]:
-        options.report.note(f"guessed {'; '.join(parts)}")
-    if stream:
-        options.report.note(f"a talk for each {listed(stream)}, divided at long pauses")
 
 
 def hinted(key: str, *kinds: str) -> bool:
@@ -223,24 +210,20 @@ def time_columns(free: Sequence[Profile], options: Options) -> list[str]:
     def is_hint(each: Profile) -> bool:
         return each.key in exact or (hinted(each.key, "said_at", "timed") and not hinted(each.key, "lasts"))
 
+    def is_sure(each: Profile) -> bool:
+        return each.times >= 0.8 or (is_hint(each) and each.maybe_times >= 0.8)
+
     def is_time(each: Profile) -> bool:
-        return (each.key in exact or each.filled >= 0.5) and (
-            each.times >= 0.8
-            or (is_hint(each) and each.maybe_times >= 0.8)
-            or (each.key in exact and each.maybe_times > 0)
-        )
+        """A row that is not a time is later an error that names it."""
+        often = each.filled >= 0.5 and each.maybe_times > 0.3 and (is_hint(each) or each.times > 0)
+        return often or (each.key in exact and each.maybe_times > 0)
 
     def rank(each: Profile) -> tuple[float, ...]:
-        later = hinted(each.key, "later")
-        name = 4 if later else 0 if each.key in exact else 1 if hinted(each.key, "said_at") else 2
-        name = 3 if name == 2 and not hinted(each.key, "timed") else name
-        return name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
+        name = 0 if each.key in exact else 1 if hinted(each.key, "said_at") else 2 if hinted(each.key, "timed") else 3
+        name = 4 if hinted(each.key, "later") else name
+        return not is_sure(each), name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
 
     found = sorted(filter(is_time, free), key=rank)
-    if not found:  # a row that is not a time is an error that names it
-        found = [
-            each for each in free if each.filled >= 0.5 and each.maybe_times > 0.3 and (is_hint(each) or each.times)
-        ]
     clocks = [each for each in free if each.clocks >= 0.8 or (each.key in exact and all(map(_is_dotted, each.values)))]
     clock = clocks[:1] if found and not found[0].has_clock else []
     for each in free:
@@ -250,15 +233,9 @@ def time_columns(free: Sequence[Profile], options: Options) -> list[str]:
             if not found and each not in clocks and each.numbers < 0.5 and sum(map(str.isdigit, value)) > 2:
                 raise DataError(f"{problem}; write times as 2024-01-31T21:15:00, or rename the column")
             options.report.note(problem)
-    if not found:
-        return []
-    if clock:
-        return [found[0].key, clock[0].key]
-    if len(found) > 1:
-        options.report.note(
-            f"also times: {listed(each.key for each in found[1:])} (choose a column with the option time)"
-        )
-    return [found[0].key]
+    if others := [each.key for each in found[1:] if is_sure(each)]:
+        options.report.note(f"also times: {listed(others)} (choose a column with the option time)")
+    return [each.key for each in (*found[:1], *clock)]
 
 
 def _is_dotted(value: str) -> bool:
@@ -313,58 +290,47 @@ def asking_columns(rows: Sequence[Row], kind: Literal["question", "answer"]) -> 
     ['Kundenfrage']
     """
     side = {"question": "customers", "answer": "agents"}[kind]
-    profiles = [Profile(key, (row.get(key) for row in rows)) for key in keys_of(rows)]
-    texts = sorted((each for each in profiles if each.is_text), key=lambda each: -each.words)
-    by_word = [each.key for each in texts if any(stem in normal(each.key) for stem in NAMES[f"{kind}_stems"])]
-    both = [each.key for each in texts if hinted(each.key, side) and hinted(each.key, "text", "answer", "question")]
-    return usual((each.key for each in profiles), kind) or by_word or both
+    columns = profiles(rows)
+    texts = [each.key for each in sorted(columns.values(), key=lambda each: -each.words) if each.is_text]
+    by_word = [key for key in texts if any(stem in normal(key) for stem in NAMES[f"{kind}_stems"])]
+    both = [key for key in texts if hinted(key, side) and hinted(key, "text", "answer", "question")]
+    return usual(columns, kind) or by_word or both
 
 
-def _sender_by_values(
-    free: Sequence[Profile], profiles: Mapping[str, Profile], conversation: Sequence[str]
-) -> list[str]:
+def _sender_by_values(free: Sequence[Profile], groups: Sequence[str]) -> list[str]:
     """The column of a few short names that change between messages; a column name that hints at people wins."""
-    n = len(free[0].values) if free else 0
-    groups = profiles[conversation[0]].values if conversation else ("",) * n
+    n = len(groups)
     found = [
         each
         for each in free
-        if n >= MIN_ROWS
-        and each.is_name
+        if each.is_name
         and each.filled >= 0.8
         and each.maybe_times < 0.8
         and 2 <= each.n_distinct <= max(2, n // 2)
         and each.changes(groups) >= 0.3
+        and n >= MIN_ROWS
     ]
-    return [
-        each.key for each in sorted(found, key=lambda each: (not hinted(each.key, "people"), each.numbers > 0.5))[:1]
-    ]
+    found.sort(key=lambda each: (not hinted(each.key, "people"), each.numbers > 0.5))
+    return [each.key for each in found[:1]]
 
 
-def _conversation_by_values(
-    free: Sequence[Profile], profiles: Mapping[str, Profile], senders: Sequence[str]
-) -> list[str]:
+def _conversation_by_values(free: Sequence[Profile], senders: Sequence[str]) -> list[str]:
     """The column of repeated ids, most of which have several senders."""
-    if not senders or not free or len(free[0].values) < MIN_ROWS:
-        return []
-    sender_of = profiles[senders[0]].values
 
     def is_conversation(each: Profile) -> bool:
         groups: dict[str, set[str]] = {}
-        for name, sender in zip(each.values, sender_of, strict=True):
+        for name, sender in zip(each.values, senders, strict=True):
             groups.setdefault(name, set()).add(sender)
-        several = sum(len(group) > 1 for group in groups.values())
-        ids = sum(any(map(str.isdigit, name)) for name in groups)
         return (
             each.filled == 1
             and each.words <= 3
             and each.maybe_times < 0.8
-            and 2 <= each.n_distinct <= len(sender_of) // 2
-            and several >= 0.7 * len(groups)
-            and ids >= 0.9 * len(groups)
+            and 2 <= each.n_distinct <= len(senders) // 2
+            and sum(len(group) > 1 for group in groups.values()) >= 0.7 * len(groups)
+            and sum(any(map(str.isdigit, name)) for name in groups) >= 0.9 * len(groups)
         )
 
-    return [each.key for each in filter(is_conversation, free)][:1]
+    return [each.key for each in free if is_conversation(each)][:1] if len(senders) >= MIN_ROWS else []
 
 
 def listed(keys: Iterable[str]) -> str:

@@ -913,7 +913,7 @@ def test_the_roles_of_columns_are_reported(write: Write) -> None:
     rows = [("1", "x", "true", "a"), ("1", "y", "false", "b")]
     found = import_chats(messages_file(write, *rows, header="Chat,nick,From_Customer,msg"))
     guessed = "conversation in 'Chat', sender in 'nick', text in 'msg', role in 'From_Customer'"
-    assert f"guessed by its name: {guessed}" in found.report.notes
+    assert f"guessed by names and values: {guessed}" in found.report.notes
 
 
 def test_a_late_column_does_not_change_the_roles_of_others(write: Write) -> None:

@@ -85,7 +85,7 @@ def test_rows_with_dates_only_are_ordered_by_the_file(write: Write) -> None:
     found = import_chats(write("down.csv", "\n".join(["case,Day,Who,Said", *down])))
     assert sorted(turns_of(found)) == [["Ann: a or b", "Ben: b it is"], *expected]
     assert (
-        "guessed by its name: conversation in 'case', sender in 'Who'; by its values: time in 'Day', text in 'Said'"
+        "guessed by names and values: conversation in 'case', time in 'Day', sender in 'Who', text in 'Said'"
         in notes(found)
     )
 
@@ -107,7 +107,7 @@ def test_columns_without_usual_names(write: Write) -> None:
     found = import_chats(write("x.tsv", text))
     assert turns_of(found)[1] == ["customer: it was said 3", "agent: it was said 4", "customer: it was said 5"]
     assert [row["id"] for row in found.dialogues] == ["R-0", "R-1", "R-2", "R-3"]
-    assert "guessed by its values: conversation in 'Ref', time in 'w', sender in 'p', text in 'c'" in notes(found)
+    assert "guessed by names and values: conversation in 'Ref', time in 'w', sender in 'p', text in 'c'" in notes(found)
 
 
 def test_a_usual_name_with_unusual_values_is_not_trusted(write: Write) -> None:

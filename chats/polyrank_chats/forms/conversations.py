@@ -11,7 +11,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from polyrank_chats.columns import asking_columns, check_columns, flat, keys_of, listed, normal, time_columns, usual
+from polyrank_chats.columns import (
+    asking_columns,
+    check_columns,
+    flat,
+    keys_of,
+    listed,
+    normal,
+    profiles,
+    time_columns,
+    usual,
+)
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.files.objects import json_decoder
@@ -31,7 +41,6 @@ from polyrank_chats.forms.transcripts import holds_transcripts, spoken
 from polyrank_chats.messages import Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
-from polyrank_chats.profiles import Profile
 from polyrank_chats.roles import AGENT, CUSTOMER
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
@@ -149,7 +158,7 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     owners = [flat(talk.owner) for talk in talks[:N_LOOKED_AT]]
     began = options.time if {*options.time} <= {*keys_of(owners)} else ()
     options = replace(options, time=() if began else options.time)
-    began = began or time_columns([Profile(key, (row.get(key) for row in owners)) for key in keys_of(owners)], options)
+    began = began or time_columns([*profiles(owners).values()], options)
     if began:
         options.report.note(f"conversations begin at the time in {' and '.join(map(repr, began))}")
     for talk in talks:
