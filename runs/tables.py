@@ -20,6 +20,7 @@ from report.front import BLOCKS
 from report.general import general
 from report.halves import halves
 from report.intervals import wider
+from report.long import long_documents
 from report.models import mixed
 from report.mutual import mutual_learning
 from report.pretraining import from_scratch, post_training
@@ -57,6 +58,7 @@ SECTIONS = (
     mutual_learning,
     abstention,
     relevance,
+    long_documents,
     scoring,
     registers,
     million,

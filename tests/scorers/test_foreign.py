@@ -264,7 +264,8 @@ def test_a_cross_encoder_scores_like_its_library(architecture: str, form: str, n
     pairs = [[(query, text) for text in DOCUMENTS] for query in QUERIES]
     for scores, listed in zip(found.score(QUERIES, [DOCUMENTS] * len(QUERIES)), pairs, strict=True):
         np.testing.assert_allclose(scores, model.predict(listed), rtol=1e-5, atol=1e-5)
-    ranked, wanted = found.rank(QUERIES[0], DOCUMENTS, k=3), model.rank(QUERIES[0], DOCUMENTS, top_k=3)
+    short = [text for text in DOCUMENTS if len(text) < 100]  # rank reads longer ones in chunks
+    ranked, wanted = found.rank(QUERIES[0], short, k=3), model.rank(QUERIES[0], short, top_k=3)
     assert [int(reply.id) for reply in ranked] == [row["corpus_id"] for row in wanted]
 
 
@@ -527,7 +528,7 @@ def test_an_index_of_a_sentence_encoder_stores_its_fingerprint(bi: Path, tmp_pat
     from polyrank.index import open_index
 
     encoder: Any = load(bi, device="cpu")
-    pool = [Candidate(str(i), text) for i, text in enumerate(DOCUMENTS) if text]
+    pool = [Candidate(str(i), text) for i, text in enumerate(DOCUMENTS) if 0 < len(text) < 100]
     build_index(tmp_path / "index", encoder, pool)
     with open_index(tmp_path / "index") as index:
         again = scorer_of_index(index.model, device="cpu")

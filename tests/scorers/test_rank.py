@@ -99,17 +99,17 @@ def test_the_best_come_first_and_ties_keep_their_order(scorer: Scorer) -> None:
 
 
 def test_truncation_is_logged_once(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:
-    scorer = load(f"untuned:{tiny_backbone}", max_candidate_tokens=6)
+    scorer = load(f"untuned:{tiny_backbone}", max_context_tokens=6)
     scorer.rank("my wifi", ["the bill", "hello"])
-    for reranker in (scorer, TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}", max_candidate_tokens=6))):
+    for reranker in (scorer, TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}", max_context_tokens=6))):
         assert not caplog.messages
-        reranker.rank("my wifi", ["the bill is too high please", "hello"])
-        reranker.rank("my wifi", ["the router is too high please", "hello"])
+        reranker.rank("the bill is too high please", ["hello", "my wifi " * 100])
+        reranker.rank("the router is too high please", ["hello"])
         assert [text[:66] for text in caplog.messages] == [
-            "1 candidate did not fit into 6 tokens, so its end was not read; it"
+            "1 context did not fit into 6 tokens, so its start was not read; it"
         ]
         caplog.clear()
-        assert [len(cut.candidates) for cut in reranker.cut] == [2]
+        assert [(len(cut.contexts), len(cut.candidates)) for cut in reranker.cut] == [(2, 0)]
 
 
 def test_candidates_keep_their_ids_and_metadata() -> None:
@@ -247,13 +247,17 @@ def test_truncation_is_reported_once_with_a_remedy(run: Run, tiny_backbone: Path
     for i, word in enumerate(("hello", "bill", "router")):
         Path(f"{i}.txt").write_text(f"{'wifi ' * 80}{word}", "utf-8")
     files = ["0.txt", "1.txt", "2.txt"]
-    found = run_process("rank", f"untuned:{tiny_backbone}", "my wifi", *files, "--json")
-    assert len({row["score"] for row in json.loads(found.stdout)["results"]}) == 1
-    said = "3 candidates did not fit into 72 tokens, so their ends were not read; --max-candidate-tokens and"
+    long, name = "wifi " * 400, f"untuned:{tiny_backbone}"
+    found = run_process("rank", name, long, *files, "--json")
+    assert len({row["score"] for row in json.loads(found.stdout)["results"]}) > 1  # read to their ends
+    said = "1 context did not fit into 128 tokens, so its start was not read; --max-candidate-tokens and"
     assert found.stderr.count(said) == 1
-    found = run(f"untuned:{tiny_backbone}", "my wifi", *files, "--max-candidate-tokens", "100")
-    assert len({row["score"] for row in json.loads(found.stdout)["results"]}) == 3
-    assert "fit into" not in found.stderr
+    line = json.dumps({"query": "my wifi", "documents": [Path(file).read_text("utf-8") for file in files]})
+    for options in ((), ("--scores-only",)):
+        found = run(name, *options, stdin=line)
+        (row,) = map(json.loads, found.stdout.splitlines())
+        assert len(set(row.get("scores") or [one["score"] for one in row["results"]])) == 3
+        assert "fit into" not in found.stderr
 
 
 def test_a_terminal_gets_a_table(run: Run, tmp_path: Path) -> None:

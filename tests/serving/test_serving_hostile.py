@@ -582,8 +582,8 @@ def test_fields_of_other_services_are_supported_or_refused(client: httpx.Client)
         ("/embed", {"inputs": long, "truncation_direction": "right"}, 200),
         ("/embed", {"inputs": long, "truncation_direction": "left"}, 413),
         ("/embed", {"inputs": long, "truncation_direction": "Left", "prompt_name": "query"}, 200),
-        ("/rerank", {"query": "a", "texts": [long], "truncate": False}, 413),
-        ("/rerank", {"query": "a", "texts": [long], "truncation_direction": "Left"}, 413),
+        ("/rerank", {"query": long, "texts": ["a"], "truncate": False}, 413),
+        ("/rerank", {"query": "a", "texts": [long], "truncation_direction": "Left"}, 200),
         ("/v1/respond", {"context": "a", "kk": 2}, 422),
         ("/embed", {"inputs": "a", "prompt_name": "title"}, 422),
     ]:

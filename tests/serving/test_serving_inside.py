@@ -392,7 +392,7 @@ def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[
     ("path", "body", "accepted", "refused"),
     [
         (
-            "/rerank?model=tiny", {"query": "hi", "texts": ["hello hi", LONG]},
+            "/rerank?model=tiny", {"query": "." * 599, "texts": ["hello hi", LONG]},
             [{}, {"truncate": True}, {"truncation_direction": "right"}],
             [{"truncate": False}, {"truncation_direction": "left"}, {"truncation_direction": "Left"}],
         ),
@@ -424,6 +424,24 @@ def test_texts_that_are_too_long_are_refused_on_request(
         answer = client.post(path, json=body | asked)
         assert answer.status_code == (400 if "/v" in path else 413), asked
         assert "exceeds the limit of tiny" in answer.text
+
+
+def test_long_documents_are_read_in_chunks_and_unread_text_is_named(client: TestClient, name: str) -> None:
+    filler = " ".join(["bananas are green ."] * 25)
+    documents = [f"{filler} the light is red .", f"{filler} restart the router ."]
+    asked = {"query": "restart the router", "documents": documents, "model": "tiny", "raw_scores": True}
+    whole = post(client, "/v2/rerank", **asked)
+    assert (whole["results"][0]["index"], "warnings" in whole["meta"]) == (1, False)
+    expected = [reply.score for reply in polyrank.load(name).rank("restart the router", documents)]
+    np.testing.assert_allclose([row["relevance_score"] for row in whole["results"]], expected, atol=1e-5)
+    assert whole["usage"]["total_tokens"] > 2 * 25 * 4
+    starts = post(client, "/v2/rerank", max_chunks_per_doc=1, **asked)
+    (warning,) = starts["meta"]["warnings"]
+    assert warning == "tiny did not read all of the query, or all chunks of a document; send shorter texts"
+    assert len({row["relevance_score"] for row in starts["results"]}) == 1
+    tei = client.post("/rerank?model=tiny", json={"query": "." * 599, "texts": documents})
+    assert tei.headers["x-warnings"] == warning
+    assert "x-warnings" not in client.post("/rerank?model=tiny", json={"query": "hi", "texts": documents}).headers
 
 
 def test_a_filter_that_took_too_long_is_refused_for_a_while_or_until_the_index_changes(

@@ -48,6 +48,7 @@ def rank(
     have a background, as in data files.
     """
     from polyrank.loading import Lengths, read_backend, resolve_model
+    from polyrank.scorers.chunks import Chunked
     from polyrank.scorers.open import open_ranking
 
     if scores_only and top is not None:
@@ -63,6 +64,7 @@ def rank(
         raise DataError("nothing to rank: give files of documents, or send one document in each line of stdin")
     use_processor(threads)
     scorer = open_ranking(reference, device=device)
+    chunked = Chunked(scorer)
     for cut in scorer.cut:
         cut.warned = True  # reported below, with the final counts
     show_table = sys.stdout.isatty() and not json_
@@ -71,7 +73,7 @@ def rank(
     for row, context, documents in parsed_lines(_query_of_line) if given is None else [({}, *given)]:
         if scores_only:
             texts = [document.text for document in documents]
-            print_row(row | {"scores": scorer.score([context], [texts])[0].tolist()}, model)
+            print_row(row | {"scores": chunked.score([context], [texts])[0].tolist()}, model)
             continue
         ranked = scorer.rank(context, documents, top)
         if show_table:

@@ -14,6 +14,7 @@ from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
 from polyrank.ranking.metrics import Placement, metric_values, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
+from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.inputs import checked_scores
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.own import as_scorer
@@ -169,7 +170,7 @@ def evaluate(
     batch_size: int = 32,
     progress: Callable[[list[range]], Iterable[range]] = lambda batches: batches,
 ) -> Evaluation:
-    """Score every example that is ``rankable``.
+    """Score every example that is ``rankable``. Candidates of lists are read to their end, in chunks.
 
     Args:
         scorer: any Scorer; a lexical one that is not fitted is fitted to all candidates (``corpus_of``).
@@ -193,6 +194,7 @@ def evaluate(
         raise UsageError(f"{brief(wrong[0])} is not an Example; give polyrank.read_examples(FILE).examples")
     examples = rankable(examples, pool)
     scorer = scorer.fitted_to(lambda: corpus_of(examples, pool))
+    scorer = Chunked(scorer) if pool is None else scorer  # a pool stands for an index, which has a vector for each
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]

@@ -59,7 +59,7 @@ def fit_relevance(
     Args:
         scores: raw scores ``[K]`` of each list.
         relevant: indices of the right candidates of each list.
-        groups: of the lists, such as their dialogues, which are never split between fit and test. None: each list alone.
+        groups: of the lists, such as their dialogues: each is used to fit or to test. None: each list alone.
 
     Raises:
         DataError: there is no right or no wrong candidate.

@@ -87,7 +87,7 @@ class Scorer(Composed, Protocol):
     def rank(self, context: ContextLike, candidates: Sequence[str | Candidate], k: int | None = None) -> list[Ranked]:
         """The best ``k`` candidates, or all of them, best first; ties in the order in which they were given.
 
-        If texts are truncated, a warning is logged once.
+        Candidates are read to their end, in chunks; if the context is truncated, a warning is logged once.
 
         Args:
             context: to answer.
@@ -104,13 +104,20 @@ class Scorer(Composed, Protocol):
         if self.corrects:
             raise UsageError(f"{self!r} only corrects an encoder's scores; use what polyrank.load returns")
         choice = as_candidates(candidates)
-        returned = self.score([context], [[candidate.text for candidate in choice]])[0]
+        from polyrank.scorers.chunks import Chunked
+
+        returned = Chunked(self).score([context], [[candidate.text for candidate in choice]])[0]
         scores = checked_scores(returned, (len(choice),), self)
         check_finite(scores)
         for cut in self.cut:
             cut.warn()
         best = ((choice[row], float(scores[row])) for row in top_rows(scores, len(choice) if k is None else k))
         return [Ranked(candidate.id, candidate.text, score, candidate.metadata) for candidate, score in best]
+
+    @property
+    def chooser(self) -> "Scorer":
+        """Scores the chunks of long candidates, see ``Chunked``: the part that scores everything."""
+        return self
 
     def follow(self, first_stage: "Scorer") -> None:
         """Take what a first stage computes of the same texts, where a re-ranker can use it."""

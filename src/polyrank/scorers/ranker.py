@@ -94,6 +94,11 @@ class Ranker(Scorer):
         """The weight of ``log(1 + count)``, which a search adds by the counts of an index; see Counts."""
         return sum(weighed.weights[0] for weighed in self._counts)
 
+    @property
+    def chooser(self) -> Scorer:
+        """See ``Scorer``."""
+        return self.encoder or self
+
     def __repr__(self) -> str:
         terms = " + ".join(f"{weighed} {weighed.term.name}" for weighed in self.terms)
         return f"Ranker({terms})"
@@ -282,6 +287,11 @@ class _WithCounts(Scorer):
 
     def __init__(self, ranker: Ranker, counts: Sequence[Any]) -> None:
         self.ranker, self.counts, self.parts = ranker, counts, (ranker,)
+
+    @property
+    def chooser(self) -> Scorer:
+        """See ``Scorer``."""
+        return self.ranker.chooser
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """The scores of the one list of candidates."""

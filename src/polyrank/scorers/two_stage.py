@@ -58,6 +58,11 @@ class TwoStageScorer(Scorer):
         first = self.retriever.score(queries, lists)
         return rerank(first, lists, self.n_retrieved, lambda texts: self.reranker.score(queries, texts), self.combine)
 
+    @property
+    def chooser(self) -> Scorer:
+        """See ``Scorer``."""
+        return self.retriever
+
     def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
         """See ``Scorer``; both stages are fitted."""
         stages = self.retriever.fitted_to(texts), self.reranker.fitted_to(texts)

@@ -32,7 +32,7 @@ class CohereRerankRequest(Request):
     top_n: int | None = Field(None, ge=1, description="Number of results; null: all.")
     return_documents: bool | None = Field(None, description="Whether results include the texts.")
     max_tokens_per_doc: int | None = Field(None, description="Refused if the model reads more tokens of a text.")
-    max_chunks_per_doc: int | None = Field(None, ge=1, description="Any maximum: a document is one chunk.")
+    max_chunks_per_doc: int | None = Field(None, ge=1, description="Chunks that are read of a long document.")
     rank_fields: list[Literal["text"]] | None = Field(None, description="Must be text.")
     priority: int | None = Field(None, ge=0, le=0, description="Must be 0: all requests have the same priority.")
     raw_scores: bool = Field(False, description="Return raw scores instead of numbers from 0 to 1.")

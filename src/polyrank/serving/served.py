@@ -22,6 +22,7 @@ from polyrank.index import is_index, open_catalogue
 from polyrank.loading.folders import stamp
 from polyrank.loading.models import Backend, check_backend, resolve_model
 from polyrank.records import Context, Ranked
+from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.lexical import LexicalScorer
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import open_ranking
@@ -182,18 +183,21 @@ class Served:
         return [results[number] for number in range(len(tasks))]
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[ScoredTexts]:
-        """Scores of texts for contexts."""
-        scores = self.scorer.score([task.context for task in tasks], [task.texts for task in tasks])
-        for row in scores:
-            check_finite(row)
-        return [
-            ScoredTexts(
-                row.tolist(),
-                *_counted(_tokens_of_pairs, self.scorer, task.context, task.texts),
-                self.scorer.fingerprint,
-            )
-            for row, task in zip(scores, tasks, strict=True)
-        ]
+        """Scores of texts for contexts. Long texts are read in chunks."""
+        results: dict[int, ScoredTexts] = {}
+        for limit in dict.fromkeys(task.max_chunks for task in tasks):
+            numbers = [number for number, task in enumerate(tasks) if task.max_chunks == limit]
+            chunked = Chunked(self.scorer, limit)
+            some = [tasks[number] for number in numbers]
+            scores = chunked.score([task.context for task in some], [task.texts for task in some])
+            for number, task, row in zip(numbers, some, scores, strict=True):
+                check_finite(row)
+                read = [chunk for text in task.texts for chunk in chunked.chunks(task.context, text)]
+                n_tokens, cut = _counted(_tokens_of_pairs, self.scorer, task.context, read)
+                results[number] = ScoredTexts(
+                    row.tolist(), n_tokens, cut or not chunked.unread.isdisjoint(task.texts), self.scorer.fingerprint
+                )
+        return [results[number] for number in range(len(tasks))]
 
     def embed(self, tasks: Sequence[EmbedTask]) -> list[Embedded]:
         """Vectors of texts; as JSON, if the task names forms."""

@@ -62,7 +62,7 @@ class RespondTask(Task[Responded]):
 
 @dataclass(frozen=True, slots=True)
 class ScoredTexts:
-    """Raw scores in the order of the texts, the number of tokens, whether a text was truncated, and by which model."""
+    """Raw scores in the order of the texts, the number of tokens, whether a part was not read, and by which model."""
 
     scores: list[float]
     n_tokens: int
@@ -72,11 +72,12 @@ class ScoredTexts:
 
 @dataclass(frozen=True)
 class ScoreTask(Task[ScoredTexts]):
-    """Score texts for a context."""
+    """Score texts for a context; of a text that is too long, at most ``max_chunks`` chunks are read."""
 
     operation: ClassVar[str] = "score"
     context: Context
     texts: Sequence[str]
+    max_chunks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from polyrank.ranking.top import blank_last
 from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import CohereRerankAnswer, CohereRerankRequest, Reranks, TeiRerankRequest, TeiResult
 from polyrank.serving.errors import HttpError
-from polyrank.serving.responses import json_response
+from polyrank.serving.responses import json_response, meta_of, warn
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import ScoreTask
 from polyrank.serving.wire import ScoreAnswer, ScoreRequest
@@ -22,27 +22,33 @@ router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
 
 async def scores_of(
-    server: Server, name: str, context: str | Sequence[str], background: Sequence[str], texts: list[str], param: str,
-    *, whole: bool = False,
+    request: Request, name: str, context: str | Sequence[str], background: Sequence[str], texts: list[str], param: str,
+    *, whole: bool = False, max_chunks: int | None = None,
 ) -> tuple[list[float], int]:  # fmt: skip
-    """Raw scores, and the number of tokens. ``whole``: refuse texts that are too long instead of truncating them."""
+    """Raw scores, and the number of tokens; if a text was not read to its end, the client is warned.
+
+    ``whole``: refuse such texts instead. ``max_chunks``: of each text that are read.
+    """
+    server: Server = request.app.state.server
     checked = server.context(context, background)
     if not texts:
         return [], 0
     n_context = server.tokens(name, [*checked.turns, *checked.background], "context")
-    tokens = [server.tokens(name, [text], "candidate") + n_context for text in texts]
-    values = await server.compute_texts(name, texts, tokens, lambda part: ScoreTask(checked, part))
+    tokens = [server.tokens(name, [text], "document") + n_context for text in texts]
+    values = await server.compute_texts(name, texts, tokens, lambda part: ScoreTask(checked, part, max_chunks))
     if whole:
         server.check_whole(name, values, param)
+    if any(value.cut for value in values):
+        warn(request, f"{name} did not read all of the query, or all chunks of a document; send shorter texts")
     return [score for value in values for score in value.scores], sum(value.n_tokens for value in values)
 
 
 @router.post("/v1/score", summary="Raw scores, in the order of the candidates")
-async def score(payload: ScoreRequest, server: CurrentServer) -> ScoreAnswer:
+async def score(payload: ScoreRequest, request: Request, server: CurrentServer) -> ScoreAnswer:
     """Higher is better; the scale depends on the model."""
     name = server.resolve_name(payload.model)
     scores, n_tokens = await scores_of(
-        server, name, payload.context, payload.background, payload.candidates, "candidates"
+        request, name, payload.context, payload.background, payload.candidates, "candidates"
     )
     return ScoreAnswer(model=name, scores=scores, usage=_usage(n_tokens))
 
@@ -55,7 +61,9 @@ async def rerank(payload: CohereRerankRequest, request: Request, server: Current
     version = "1" if request.url.path == "/v1/rerank" else "2"
     texts = [document if isinstance(document, str) else document.text for document in payload.documents]
     server.check_token_limit(name, texts, "candidate", payload.max_tokens_per_doc, "max_tokens_per_doc")
-    scores, n_tokens = await scores_of(server, name, payload.query, (), texts, "documents")
+    scores, n_tokens = await scores_of(
+        request, name, payload.query, (), texts, "documents", max_chunks=payload.max_chunks_per_doc
+    )
     results = [
         {"index": row, "relevance_score": relevance_score}
         | ({"document": {"text": texts[row]}} if payload.return_documents else {})
@@ -67,7 +75,7 @@ async def rerank(payload: CohereRerankRequest, request: Request, server: Current
             "id": request.scope["state"]["request_id"],
             "model": name,
             "results": results,
-            "meta": {"api_version": {"version": version}, "billed_units": {"search_units": 1}},
+            **meta_of(request, {"api_version": {"version": version}, "billed_units": {"search_units": 1}}),
             "usage": _usage(n_tokens),
         },
     )
@@ -87,7 +95,7 @@ async def rerank_any(payload: Reranks, request: Request, server: CurrentServer, 
     name = server.resolve_name(model)
     texts = payload.texts
     whole = payload.truncate is False or payload.truncation_direction in ("left", "Left")
-    scores, _ = await scores_of(server, name, payload.query, (), texts, "texts", whole=whole)
+    scores, _ = await scores_of(request, name, payload.query, (), texts, "texts", whole=whole)
     return await json_response(
         server,
         [
