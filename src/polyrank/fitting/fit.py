@@ -164,7 +164,7 @@ class FitRun:
     def read(self, source: Path, replies: Path | None) -> None:
         """Import, split and read the data."""
         self.journal = Journal(self.folder / "steps", self.budget.clock)
-        read = sorted(source.rglob("*")) if source.is_dir() else [source]
+        read = [*part_files(source).values()] or (sorted(source.rglob("*")) if source.is_dir() else [source])
         inputs = {str(path): sha256_file(path) for path in [*read, *filter(None, [replies])] if path.is_file()}
 
         self.journal.recall("data", inputs, lambda: make_parts(source, self.folder, self.notify))
@@ -215,14 +215,14 @@ class FitRun:
 
     def _shipped(self) -> list[Line]:
         """The encoders that are installed, as they are."""
-        start = best_start()
-        names = ("untuned:embedded" if start == "embedded" else start, "shipped:convert")
+        names = (best_start().replace("embedded", "untuned:embedded"), "shipped:convert")
         models = {name: self._opened(name) for name in names}
+        alone = {name: self._tuned({name: model}, WITHOUT_TRAINING) for name, model in models.items()}
         self.tuning = self._tuned(models, WITHOUT_TRAINING)
-        ms = {row["name"]: row["milliseconds"] for row in self.tuning.rows}
         used = {row["name"] for row in self.tuning.rows if row["weights"]}
         self.models = {name: model for name, model in models.items() if name in used}
-        return [Line(n, self._ranked(model), kept=n in used, milliseconds=ms[n]) for n, model in models.items()]
+        ms = {name: one.curve[0]["milliseconds"] for name, one in alone.items()}
+        return [Line(n, self._metrics(one), kept=n in used, milliseconds=ms[n]) for n, one in alone.items()]
 
     def _terms(self) -> list[Line]:
         """Terms without training: counts of replies, hubs, words, and re-rankers that are installed."""
@@ -255,15 +255,17 @@ class FitRun:
             (trained, *_) = train(recipe, resume=True, device=self.device, report=self.report)
             model = self._opened(str(trained.model.resolve()))
             if not planned.is_kept:
-                return [Line(planned.name, self._ranked(model), note="alone, without other terms")]
-            before, models = self._current(), {**self.models, planned.name: model}
+                metrics = self._metrics(self._tuned({planned.name: model}, WITHOUT_TRAINING))
+                return [Line(planned.name, metrics, note="alone, without other terms")]
+            models = {**self.models, planned.name: model}
+            before = self.tuning = self.tuning or self._tuned(self.models)  # after a resumption, from stored scores
             tuning = self._tuned(models)
             line = self._compared(planned.name, before, tuning)
             if line.kept:
                 self.tuning, self.models = tuning, models
             return [line]
 
-        self._step(planned.folder, {**stated, **plan}, compute)
+        self._step(planned.folder if planned.is_kept else f"{planned.folder}-alone", {**stated, **plan}, compute)
 
     def _pace(self, planned: Planned) -> Pace:
         """How long its updates take here, measured once for those that are alike."""
@@ -278,7 +280,7 @@ class FitRun:
         return open_model(resolve_model(name), device=self.device)
 
     def _ranked(self, scorer: Scorer) -> dict[str, dict[str, float]]:
-        """MRR and R@1 of a model alone, with intervals."""
+        """MRR and R@1 of a baseline, with intervals."""
         summary = summarise(evaluate(scorer, self.data.lists))
         return {name: figure_of(summary, name) for name in ("MRR", "R@1")}
 
@@ -299,16 +301,17 @@ class FitRun:
         self.tuned_in = (self.budget.clock() - began) / 60
         return tuning
 
-    def _current(self) -> Tuning:
-        """The ranker of the kept models; after a resumption, from their stored scores."""
-        self.tuning = self.tuning or self._tuned(self.models)
-        return self.tuning
-
     def _label(self, name: str) -> str:
         """The name of a term with the labels of models in place of their paths."""
         for label, model in self.models.items():
             name = name.replace(model.name, label)
         return name
+
+    def _metrics(self, tuning: Tuning) -> dict[str, dict[str, float]]:
+        """MRR and R@1 of a ranker, held out, with intervals."""
+        values, dialogues = tuning.held_out, dialogues_of([one.id for one in self.data.lists])
+        figures = {"MRR": values.reciprocal_rank, "R@1": values.hit}
+        return {name: mean_with_interval(each, dialogues) for name, each in figures.items()}
 
     def _compared(self, step: str, before: Tuning, after: Tuning) -> Line:
         """The held-out gain of a ranker, list by list, and whether it is measurable."""
@@ -316,15 +319,13 @@ class FitRun:
         likelihood = mean_with_interval(new.log_likelihood - old.log_likelihood, dialogues)
         gain = mean_with_interval(new.reciprocal_rank - old.reciprocal_rank, dialogues)
         kept = max(likelihood["low"], gain["low"]) > 0
-        values = {"MRR": new.reciprocal_rank, "R@1": new.hit}
-        metrics = {name: mean_with_interval(each, dialogues) for name, each in values.items()}
         note = "" if kept else f"no measurable gain on {after.n_lists:,} lists"
         ms = float(sum(row["milliseconds"] for row in after.rows if row["weights"]))
-        return Line(step, metrics, gain, kept, milliseconds=ms, note=note)
+        return Line(step, self._metrics(after), gain, kept, milliseconds=ms, note=note)
 
     def finish(self, source: str, precision: float) -> Fitted:
         """Set the threshold, write ranker and index, rank the test lists once, and write the report."""
-        tuning = self._current()
+        tuning = self.tuning or self._tuned(self.models)
         ranker, threshold = tuning.ranker, dict[str, Any](precision=precision)
         try:
             rule, chosen = choose_threshold(ranker, self.data.lists, precision=precision, progress=self.progress)
@@ -339,8 +340,7 @@ class FitRun:
         ranked = zip(self.data.lists, tuning.held_out.reciprocal_rank.tolist(), strict=True)
         last = [list_ for list_, reciprocal in ranked if reciprocal < 1.1 / len(list_.candidates)][:20]
         stated = {"data": source, "minutes": self.budget.minutes, "ms": self.ms, "precision": precision}
-        used = {row["name"] for row in tuning.rows if row["weights"]}
-        models = [model.name for model in self.models.values() if model.name in used]
+        used = [row["name"] for row in tuning.rows if row["weights"] and row["kind"] in ("encoder", "cross")]
         figures = {
             "lines": [asdict(line) for line in self.lines],
             "untried": self.untried,
@@ -351,7 +351,7 @@ class FitRun:
             "data": {**self.data.facts(), "suspects": [[one.context[-1], one.response] for one in last]},
             "settings": stated,
             "ranker": ranker.fingerprint,
-            "commands": commands_of(self.folder, self.data.files, models, stated),
+            "commands": commands_of(self.folder, self.data.files, used, stated),
             "machine": describe_machine(),
         }
         write_report(self.folder, figures)

@@ -46,7 +46,7 @@ class Planned:
         folder: the name of its run folder.
         tables: its recipe, complete but for data and output.
         like: the folder of an earlier training that takes as long for an update; empty: none.
-        is_kept: whether its model may become a term; otherwise it is only compared with that training.
+        is_kept: whether its model may become a term; otherwise it is only measured alone, for the learning curve.
     """
 
     name: str
@@ -93,7 +93,7 @@ def planned_trainings(data: FitData) -> list[Planned]:
     for part in (4, 2):
         fewer = {**first, "data": {"max_train": max(1, len(data.pairs) // part)}}
         found.append(Planned(f"Bi-encoder of 1/{part} of the pairs", f"part-{part}", fewer, like="bi", is_kept=False))
-    return found
+    return [*found, Planned("Bi-encoder of all pairs", "bi", first, like="bi", is_kept=False)]
 
 
 def _tables(start: Start, data: FitData) -> dict[str, Any]:
