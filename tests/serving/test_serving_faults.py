@@ -745,6 +745,25 @@ def test_a_browser_sends_the_key_as_a_password(guarded: Running) -> None:
 
 
 @pytest.mark.deep
+def test_a_process_that_does_not_answer_is_noticed_and_replaced(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Its deadline ends the work itself; nobody has to wait for it, or to restart the server."""
+    settings, body = tmp_path / "settings.toml", {"context": "hi", "candidates": ["a", "b"]}
+    settings.write_text("[limits]\ntimeout_s = 6.0\n")
+    with serving(f"m=untuned:{tiny_backbone}", "--config", settings) as running, running.client() as client:
+        for request in (None, body):
+            (process,) = running.workers
+            os.kill(process, signal.SIGSTOP)
+            if request is not None:
+                assert client.post("/v1/score", json=request).status_code == 503
+            end, statuses = time.monotonic() + 60, []
+            while running.workers in ([process], []) or statuses[-1] != 200:
+                statuses.append(client.get("/ready").status_code)
+                assert time.monotonic() < end
+            assert 503 in statuses
+            assert client.post("/v1/score", json=body).status_code == 200
+
+
+@pytest.mark.deep
 def test_a_signal_reloads_the_keys(tiny_backbone: Path, tmp_path: Path) -> None:
     """The old key stops working within a second; a file without keys changes nothing."""
     keys, old, new = tmp_path / "keys", KEY, "another-key-of-length"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from polyrank.config.models import ConvertText
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
+from polyrank.remembered import Remembered
 from polyrank.text import ConvertSubwords, ConvertTexts, learn_subwords, load_convert_subwords, read_convert_subwords
 from polyrank.text.convert_subwords import longest_prefixes, split_words
 from polyrank.text.convert_vocabulary import MAX_CHARACTERS, count_words
@@ -395,3 +396,16 @@ def test_words_are_dropped_at_one_and_a_half_times_the_limit() -> None:
     assert count_words(["a a", "b b", "c", "d", "c"], max_words=2) == {"a": 2, "b": 2}  # the first two outlast the rest
     assert count_words(["a", "b"], max_words=2) == {"a": 1, "b": 1}
     assert count_words(["a,", "b,"], max_words=2) == {",": 2}  # three words out of two texts
+
+
+def test_results_of_texts_are_kept_up_to_a_number_of_bytes() -> None:
+    kept = Remembered(lambda text: tuple(range(1_000, 1_000 + len(text))), most_bytes=1_000_000)
+    for number in range(2_000):
+        text = f"{number:06d}" + "x" * 994
+        assert kept[text] == kept[text] == tuple(range(1_000, 2_000))
+        assert kept.n_bytes <= kept.most_bytes
+    assert 0 < len(kept) <= 30  # 41 KB each
+    assert kept["x" * 2_001] == tuple(range(1_000, 3_001))
+    assert "x" * 2_001 not in kept
+    kept.clear()
+    assert kept.n_bytes == 0

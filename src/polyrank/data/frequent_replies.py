@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.data.pool import text_id
@@ -12,6 +12,7 @@ from polyrank.data.same_words import same_words, word_pattern
 from polyrank.data.small_talk import KIND_FIELD, small_talk
 from polyrank.errors import DataError
 from polyrank.records import Candidate, Example
+from polyrank.remembered import Remembered
 from polyrank.slots import (
     GAPS_FIELD,
     NUMBER,
@@ -201,10 +202,12 @@ def _conversations(examples: Iterable[Example]) -> list[_Conversation]:
     return [*conversations.values()]
 
 
-@lru_cache(100_000)  # contexts repeat the turns of a conversation
-def _clean(text: str) -> str:
+def _cleaned(text: str) -> str:
     """A text in composed Unicode, with single spaces."""
     return re.sub(r"[^\S\n]+", " ", normal_form("NFC", text)).strip()
+
+
+_clean = Remembered(_cleaned).__getitem__  # contexts repeat the turns of a conversation
 
 
 class _Corpus:

@@ -22,6 +22,7 @@ from polyrank.models.exported import ExportedEncoder
 from polyrank.models.foreign import SentenceEncoder
 from polyrank.models.network import Mixture
 from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.remembered import LONGEST
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.inputs import as_texts
 from polyrank.scorers.network import NetworkScorer
@@ -151,7 +152,8 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
             result = np.empty((len(prepared.candidates), self.dimension), np.float32)
             for i, text in enumerate(prepared.candidates):
                 result[i] = vector_of[text] if text in vector_of else prepared.kept[text]
-            self._remembered.update(vector_of)  # however many: the next contexts need the same pool
+            # however many: the next contexts need the same pool
+            self._remembered |= {text: vector for text, vector in vector_of.items() if len(text) <= LONGEST}
             return result
 
         return read_all

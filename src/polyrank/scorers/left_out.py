@@ -1,7 +1,10 @@
 """How much a score falls without a turn, a fact or a word. It needs only scores, so it works with any scorer."""
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from polyrank.records import Context
 from polyrank.scorers.explanation import CandidateShare, Explanation, TextShare, TokenShare, words_of
@@ -17,12 +20,16 @@ def reader(spans: Sequence[Span | None] | None) -> Read:
     """Which characters are read, by the spans of tokens; None: unknown, so all count as read."""
     if spans is None:
         return lambda *_: True
-    real = [span for span in spans if span is not None]
+    places: dict[tuple[Kind, int], list[tuple[int, int]]] = defaultdict(list)
+    for span in spans:
+        if span is not None:
+            places[span.kind, span.number].append((span.start, span.end))
+    starts = {text: sorted(start for start, _ in inside) for text, inside in places.items()}
+    furthest = {text: [*accumulate((end for _, end in sorted(inside)), max)] for text, inside in places.items()}
 
     def read(kind: Kind, number: int, start: int, end: int) -> bool:
-        return any(
-            span.kind == kind and span.number == number and span.start < end and span.end > start for span in real
-        )
+        n = bisect_left(starts.get((kind, number), []), end)  # tokens that begin before the end
+        return n > 0 and furthest[kind, number][n - 1] > start
 
     return read
 

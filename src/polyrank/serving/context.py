@@ -32,6 +32,7 @@ log = logging.getLogger("polyrank.serving")
 
 READ_IN_CHUNKS = 3  # times that a text is read if it is split: in overlapping runs, and by sentences
 CHARACTERS_PER_TOKEN = 4
+CHARACTERS_READ = 200  # take as long to split into tokens as a model needs for one token
 TOKENS_PER_PART = 2_048  # of long lists, so that short requests can run between the parts
 MAX_BLOCKING = 128  # requests that wait for the disk
 
@@ -173,11 +174,15 @@ class Server:
             raise HttpError(422, f"{name} reads up to {most:,} tokens of a text; omit {param}", param=param)
 
     def tokens(self, name: str, texts: Sequence[str], side: Literal["context", "candidate", "document"]) -> int:
-        """Estimated number of tokens of texts, after truncation; documents are read to their end, in chunks."""
+        """Estimated number of tokens of texts, after truncation, and what it costs to read what is truncated.
+
+        Documents are read to their end, in chunks.
+        """
         info = self.pool.info[name]
         most = (info.max_context_tokens if side == "context" else info.max_candidate_tokens) or 512
         counts = [len(text) // CHARACTERS_PER_TOKEN + 3 for text in texts]
-        return sum(min(n, most) if n <= most or side != "document" else READ_IN_CHUNKS * n for n in counts)
+        read = sum(min(n, most) if n <= most or side != "document" else READ_IN_CHUNKS * n for n in counts)
+        return read + sum(map(len, texts)) // CHARACTERS_READ
 
     async def compute(self, name: str, tasks: Sequence[Task[T]], tokens: Sequence[int]) -> Computed[T]:
         """Compute the parts of a request, see ``polyrank.serving.pool.Pool.compute``."""

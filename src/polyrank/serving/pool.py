@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from math import inf
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
@@ -26,7 +27,8 @@ log = logging.getLogger("polyrank.serving")
 
 ATTEMPTS = 3  # of a job whose process dies
 MAX_PAUSE_S = 30.0  # before a process that keeps dying is started again
-STALLED_S = 120.0  # for one batch; after that, the process is considered hung
+LATE_S = 2.0  # after ``timeout_s`` from its start nobody waits for a batch; its process is ended
+ANSWERS_S = 5.0  # for a batch or a check; after that, the server is not ready
 
 
 class StartupError(PolyrankError):
@@ -75,10 +77,18 @@ class Computed(Generic[R]):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One process and the server's end of its pipe."""
+    """One process and the server's end of its pipe.
+
+    Args:
+        process, connection: of it.
+        since: when its present batch or check was sent.
+        asked: whether it is to show that it answers, once it has no work.
+    """
 
     process: BaseProcess
     connection: Connection
+    since: float = inf
+    asked: bool = False
 
     @classmethod
     def start(cls, setup: Setup) -> "Worker":
@@ -100,12 +110,12 @@ class Worker:
         return self.connection.recv()  # type: ignore[no-any-return]
 
     def compute(self, batch: Sequence[Job]) -> list[TaskOutcome]:
-        """Compute jobs of one kind and return their outcomes. Blocks.
+        """Compute jobs of one kind and return their outcomes; without jobs, it only shows that it answers. Blocks.
 
         Raises:
             EOFError, OSError: the process died.
         """
-        self.connection.send((batch[0].name, [job.task for job in batch]))
+        self.connection.send((batch[0].name if batch else "", [job.task for job in batch]))
         return self.connection.recv()  # type: ignore[no-any-return]
 
     def kill(self) -> None:
@@ -167,8 +177,15 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether a process is ready to compute."""
-        return self.n_ready > 0
+        """Whether a process is ready to compute, and has not left a batch or a check unanswered for ANSWERS_S."""
+        latest = max((worker.since for worker in self._workers.values()), default=-inf)
+        return latest > time.monotonic() - ANSWERS_S
+
+    def ask(self) -> None:
+        """Check whether idle processes answer; ``ready`` tells."""
+        for worker in self._workers.values():
+            worker.asked = True
+        self._wanted.set()
 
     @property
     def pids(self) -> list[int]:
@@ -294,18 +311,22 @@ class Pool:
                 log.error("process %s died", worker.process.pid)
                 return
             batch = self.waiting.next_batch()
-            if not batch:
+            if not (batch or worker.asked):
                 self._wanted.clear()
                 await self._wanted.wait()
                 continue
+            worker.asked = False
             if len(self.waiting):
                 self._wanted.set()  # wakes the other workers
-            started = time.monotonic()
+            started = worker.since = time.monotonic()
             for job in batch:
                 job.started, job.attempts = started, job.attempts + 1
             try:
-                async with asyncio.timeout(max(STALLED_S, 4 * self.timeout_s)):
+                async with asyncio.timeout(self.timeout_s + LATE_S):
                     outcomes = await loop.run_in_executor(self._threads, worker.compute, batch)
+                worker.since = inf
+                if not batch:
+                    continue
                 if (opened_again := outcomes[0].info) is not None:
                     self.info = {**self.info, batch[0].name: opened_again}
                 for job, outcome in zip(batch, outcomes, strict=True):
@@ -315,7 +336,8 @@ class Pool:
                 self._on_batch(batch, seconds)
             except Exception as error:  # the process died or hangs, or it sent something unreadable
                 what = type(error).__name__
-                log.error("abandoning process %s: %s at %s of %d", worker.process.pid, what, batch[0].kind, len(batch))
+                kind = batch[0].kind if batch else "a check"
+                log.error("abandoning process %s: %s at %s of %d", worker.process.pid, what, kind, len(batch))
                 self._retry(batch)
                 return
             except asyncio.CancelledError:

@@ -77,6 +77,9 @@ def run_worker(connection: Connection, setup: Setup) -> None:
         connection.send(started)
         while not started.exit_code:
             name, tasks = connection.recv()
+            if not tasks:  # the server asks whether this process answers
+                connection.send([])
+                continue
             before = served[name]
             with limit_searches(TimeLimit(setup.filter_timeout_s)):
                 outcomes = _outcomes(served, name, tasks)

@@ -9,12 +9,12 @@ import json
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
 from polyrank.errors import ArtifactError, ConfigError
+from polyrank.remembered import Remembered
 from polyrank.storage.document import check_format
 from polyrank.unicode import normal_form
 
@@ -22,8 +22,7 @@ END = " "
 """Marks the end of a word inside a subword ("hello "). Words have no white space, so it needs no escaping."""
 
 FORMAT = 1
-MAX_CACHED = 500_000
-MAX_CACHED_LENGTH = 100  # characters; longer texts rarely occur again
+LONGEST_WORD = 100  # characters of a word that is kept
 
 # runs of letters and digits, or runs of other visible characters
 _WORD = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
@@ -77,22 +76,6 @@ def longest_prefixes(marked: str, vocabulary: Collection[str], longest: int) -> 
         start = end
 
 
-class _Cache(dict[str, tuple[int, ...]]):
-    """The results of a function for each text; emptied when full. Faster than ``functools.lru_cache``."""
-
-    def __init__(self, function: Callable[[str], tuple[int, ...]]) -> None:
-        super().__init__()
-        self.function = function
-
-    def __missing__(self, text: str) -> tuple[int, ...]:
-        value = self.function(text)
-        if len(text) <= MAX_CACHED_LENGTH:
-            if len(self) >= MAX_CACHED:
-                self.clear()
-            self[text] = value
-        return value
-
-
 class ConvertSubwords:
     """Text to ids with a vocabulary and hashed buckets.
 
@@ -120,9 +103,9 @@ class ConvertSubwords:
         if len(self._ids) < len(self.subwords) or any(not subword.strip() for subword in self.subwords):
             raise ConfigError("a vocabulary holds an empty or a repeated subword; give each subword once")
         self._longest = max(map(len, self.subwords), default=1)
-        self._words, self._chunks = _Cache(self._word), _Cache(self._chunk)
+        self._words, self._chunks = (Remembered(split, LONGEST_WORD) for split in (self._word, self._chunk))
         # every turn of a dialogue is part of all later contexts
-        self._encode = lru_cache(maxsize=200_000)(self._encode_now)
+        self._encode = Remembered(self._encode_now)
 
     def __len__(self) -> int:
         """Number of rows of the embedding table: subwords and buckets."""
@@ -153,7 +136,7 @@ class ConvertSubwords:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text; empty if the text has no visible character."""
-        return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
+        return self._encode[text]
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
         """The same ids, each with the start and the end of its characters in the text.

@@ -1,17 +1,13 @@
 """A vocabulary that reads texts with slots in place of their data: a model then learns from words, not from values."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
+from polyrank.remembered import Remembered
 from polyrank.slots import masked
 from polyrank.text.texts import Vocabulary
 
-_remembered = lru_cache(100_000)(masked)  # every turn of a dialogue is part of all later contexts
-
-
-def _masked(text: str) -> tuple[str, list[tuple[int, int]]]:
-    return _remembered(text) if len(text) < 2_000 else masked(text)
+_masked = Remembered(masked)  # every turn of a dialogue is part of all later contexts
 
 
 class SlottedSubwords:
@@ -31,16 +27,16 @@ class SlottedSubwords:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See ``Vocabulary``."""
-        return self.plain.encode(_masked(text)[0])
+        return self.plain.encode(_masked[text][0])
 
     def encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """The ids of each text."""
         encode_all: Any = getattr(self.plain, "encode_all")  # noqa: B009
-        return encode_all([_masked(text)[0] for text in texts])  # type: ignore[no-any-return]
+        return encode_all([_masked[text][0] for text in texts])  # type: ignore[no-any-return]
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
         """See ``Vocabulary``; the characters of a slot are those of its value."""
-        made, places = _masked(text)
+        made, places = _masked[text]
         return [
             (i, places[start][0], places[max(end - 1, start)][1]) for i, start, end in self.plain.encode_spans(made)
         ]

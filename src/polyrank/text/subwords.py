@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.processors import TemplateProcessing
 
 from polyrank.errors import ArtifactError, ConfigError, DataError
+from polyrank.remembered import Remembered
 from polyrank.storage.tensors import read_header
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token
@@ -57,7 +57,7 @@ class Subwords:
         self.single = [[start], [end]] if single is None else [list(names) for names in single]
         self.before, self.after = ([self.id_of(name) for name in names] for names in self.single)
         # every turn of a dialogue is part of all later contexts, so a cache saves most of the work
-        self._encode = lru_cache(maxsize=200_000)(self._encode_now)
+        self._encode = Remembered(self._encode_now)
 
     def id_of(self, name: str) -> int:
         """The id of a token.
@@ -83,7 +83,7 @@ class Subwords:
         Raises:
             DataError: the text contains a lone surrogate, which is not valid Unicode.
         """
-        return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
+        return self._encode[text]
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
         """The same ids, each with the start and the end of its characters in the text."""
@@ -103,7 +103,7 @@ class Subwords:
     def add(self, tokens: Sequence[str]) -> int:
         """Add missing special tokens; returns the number of new ones."""
         added = self.tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in tokens])
-        self._encode.cache_clear()
+        self._encode.clear()
         return int(added)
 
     def __len__(self) -> int:

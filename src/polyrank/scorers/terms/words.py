@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from polyrank.data.same_words import same_words
 from polyrank.records import Context, ContextLike
+from polyrank.remembered import Remembered
 from polyrank.scorers.inputs import matched_lists
 from polyrank.scorers.protocols import Floats
 from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Term
@@ -133,19 +133,14 @@ class Words(Term):
 
 _Wording = tuple[str, frozenset[str]]
 
-MAX_KEPT = 2000
-"""Characters of a text whose words are kept, of up to 100,000 texts; those of longer ones are computed every time."""
 
-
-def _wording(text: str) -> _Wording:
+def _words_of(text: str) -> _Wording:
     """The words of a text in order, and their set; see ``same_words``."""
-    return _kept_wording(text) if len(text) <= MAX_KEPT else _kept_wording.__wrapped__(text)
-
-
-@lru_cache(maxsize=100_000)  # lists and shortlists share candidates
-def _kept_wording(text: str) -> _Wording:
     plain = same_words(text)
     return plain, frozenset(plain.split())
+
+
+_wording = Remembered(_words_of).__getitem__  # lists and shortlists share candidates
 
 
 def _first_words(wording: _Wording) -> frozenset[str]:

@@ -30,11 +30,13 @@ async def live() -> Status:
 
 @router.get("/ready", summary="Whether requests should be sent here")
 async def ready(server: CurrentServer) -> Status:
-    """Fails before the models are open, and once the server is stopping."""
+    """Fails before the models are open, while no model process answers, and once the server is stopping."""
     if server.draining:
         raise HttpError(503, "the server is stopping; use another one", code="stopping")
+    server.pool.ask()
     if not server.pool.ready:
-        raise HttpError(503, "the models are being opened; try again in a moment", code="starting", retry_after=1)
+        what = "no model process answers" if server.pool.n_ready else "the models are being opened"
+        raise HttpError(503, f"{what}; try again in a moment", code="starting", retry_after=1)
     return Status(status="ready")
 
 
