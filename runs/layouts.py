@@ -254,6 +254,9 @@ LAYOUTS: dict[str, Layout] = {
             ("Gemma2", "yes alone", {}, None),
         )
     },
+    "Qwen3 re-ranker, plain, messages": lambda folder: plain_pairs(
+        folder, "Qwen3ForCausalLM", {**DECODER, "chat_template": RERANKER, "additional_special_tokens": ["yes", "no"]}
+    ),
     "Qwen3 encoder, saved with messages": lambda folder: encoder(
         folder, "Qwen3Model", Pooling(32, "lasttoken"), Normalize(), text={"start": False, "chat_template": PLAIN}
     ),
@@ -432,8 +435,11 @@ HEAD = """<!-- written by runs/layouts.py -->
 
 # Models of sentence-transformers
 
-polyrank scores a model of the Hugging Face Hub as its author meant it, or refuses it with the reason. The table shows
+polyrank scores models of the Hugging Face Hub as their authors meant, or refuses them. The table shows
 the largest difference of scores from sentence-transformers, in fp32, on random weights; a test allows 0.00001.
+
+Qwen3-Reranker and bge-reranker-v2-gemma score by the prompts on their cards, other plain language models by "yes"
+against "no" after a chat template with the roles query and document.
 
 `MODEL#truncate_dim=64` keeps the first 64 numbers of vectors; `train.method.matryoshka_dims = [64]` trains for it.
 

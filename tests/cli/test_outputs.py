@@ -16,6 +16,7 @@ LISTS = [
 # commands that write OUT; other paths may exist or not, since commands must check OUT first
 COMMANDS = {
     "evaluate": "evaluate bm25 data.jsonl --scores OUT",
+    "evaluate, suspects": "evaluate bm25 data.jsonl --suspects OUT",
     "evaluate, no data": "evaluate bm25 gone.jsonl --scores OUT",
     "import": "import corpus pairs source.tsv -o OUT",
     "mine": "mine data.jsonl --from bm25 -o OUT",
@@ -68,7 +69,7 @@ def test_an_input_is_never_replaced(folder: Path, command: str, output: str) -> 
 
 
 def test_two_outputs_are_two_files(folder: Path) -> None:
-    done = run("evaluate", "bm25", "data.jsonl", "--scores", "x.svg", "--plot", "./x.svg", cwd=folder)
+    done = run("evaluate", "bm25", "data.jsonl", "--scores", "x.svg", "--suspects", "./x.svg", cwd=folder)
     assert (done.returncode, "x.svg is given for two outputs; give another file" in done.stderr) == (2, True)
 
 

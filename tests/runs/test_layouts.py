@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import polyrank
 from polyrank import Context, Example, build_index, load, tune
@@ -139,8 +140,14 @@ def test_two_towers_are_exported_as_a_router(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, theirs(tmp_path / "out"), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{"reduction": "mean"}, {"reduction": "last", "head": "mlp"}])
-@pytest.mark.parametrize("name", ["Bert encoder, mean pooling", "Roberta encoder", "Qwen3-Embedding"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("Bert encoder, mean pooling", {"reduction": "first", "head": "mlp"}),
+        ("Roberta encoder", {"reduction": "mean"}),
+        ("Qwen3-Embedding", {"reduction": "last", "head": "mlp"}),
+    ],
+)
 def test_a_trained_cross_encoder_is_exported_with_its_scores(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -232,6 +239,57 @@ def test_what_a_training_leaves_out_is_reported(
     folder = made(tmp_path)
     new_model(replace(config, backbone=str(folder)), policy, seed=1, sample=DOCUMENTS)
     assert caplog.messages == [f"the training starts from {folder} without its {missing}"]
+
+
+def logits(folder: Path, rows: list[list[int]]) -> torch.Tensor:
+    """The logits ``[rows, V]`` after each row, by transformers."""
+    network = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.inference_mode():
+        return torch.stack([network(torch.tensor([row])).logits[0, -1] for row in rows])
+
+
+def test_qwen3_reranker_is_read_as_on_its_card(tmp_path: Path) -> None:
+    special = ["yes", "no", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+    folder = plain_pairs(
+        tmp_path / "Qwen3-Reranker-tiny", "Qwen3ForCausalLM", {**DECODER, "additional_special_tokens": special}
+    )
+    reader = AutoTokenizer.from_pretrained(folder)
+    before = reader.encode(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct"
+        ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+        add_special_tokens=False,
+    )
+    after = reader.encode("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", add_special_tokens=False)
+    task = "Given a web search query, retrieve relevant passages that answer the query"
+    texts = [f"<Instruct>: {task}\n<Query>: {query}\n<Document>: {text}" for query in QUERIES for text in DOCUMENTS[:4]]
+    rows = [[*before, *reader(text, add_special_tokens=False)["input_ids"], *after] for text in texts]
+    values = logits(folder, rows)[:, reader.convert_tokens_to_ids(["no", "yes"])]
+    wanted = values.softmax(1)[:, 1].reshape(4, 4).numpy()
+    found = load(edited(folder, "tokenizer_config.json", model_max_length=1000), device="cpu")
+    np.testing.assert_allclose(np.stack(found.score(QUERIES, [DOCUMENTS[:4]] * 4)), wanted, atol=1e-5)
+
+
+def test_bge_reranker_v2_gemma_is_read_as_on_its_card(tmp_path: Path) -> None:
+    settings = {"end": False, "model_max_length": 1000, "additional_special_tokens": ["Yes"]}
+    folder = plain_pairs(tmp_path / "m", "GemmaForCausalLM", settings, max_position_embeddings=512)
+    edited(folder, "config.json", _name_or_path="BAAI/bge-reranker-v2-gemma")
+    reader = AutoTokenizer.from_pretrained(folder)
+    prompt = (
+        "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a"
+        " prediction of either 'Yes' or 'No'."
+    )
+
+    def ids(text: str) -> list[int]:
+        return list(reader(text, add_special_tokens=False)["input_ids"])
+
+    rows = [
+        [reader.bos_token_id, *ids(f"A: {query}"), *ids("\n"), *ids(f"B: {text}"), *ids("\n"), *ids(prompt)]
+        for query in QUERIES
+        for text in DOCUMENTS[:4]
+    ]
+    wanted = logits(folder, rows)[:, ids("Yes")[0]].reshape(4, 4).numpy()
+    found = load(folder, device="cpu")
+    np.testing.assert_allclose(np.stack(found.score(QUERIES, [DOCUMENTS[:4]] * 4)), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [{"true_token_id": 400}, {"true_token_id": None}, {"false_token_id": "no"}])

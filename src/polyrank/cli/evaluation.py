@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -23,9 +23,6 @@ from polyrank.cli.options import (
 )
 from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import UsageError
-
-if TYPE_CHECKING:
-    from polyrank.evaluation.comparison import ModelScores
 
 Metrics = Annotated[
     str | None,
@@ -64,7 +61,10 @@ def evaluate(
     against: Annotated[
         Path | None, Option(help="Scores file to test against. Default with several models: the first model.")
     ] = None,
-    plot: Plot = None,
+    suspects: Annotated[
+        Path | None,
+        Option(help="Write the examples whose given answer is most likely wrong to this file, as JSON lines."),
+    ] = None,
     device: Device = "auto",
     backend: Runtime = "torch",
     max_context_tokens: ContextTokens = None,
@@ -79,6 +79,7 @@ def evaluate(
     """
     from polyrank.evaluation import evaluate_models, read_task
     from polyrank.evaluation.scores_file import scores_files
+    from polyrank.evaluation.suspects import find_suspects, write_suspects
     from polyrank.loading import Lengths, read_backend, resolve_contestants
     from polyrank.loading.runs import unfinished_seeds
     from polyrank.storage.durable import check_output
@@ -97,7 +98,7 @@ def evaluate(
     inputs: list[str | Path | None] = [data, pool, against]
 
     def check_outputs() -> None:
-        for output in (*files, plot):
+        for output in (*files, suspects):
             check_output(output, inputs=inputs, overwrite=overwrite)
             inputs.append(output)
 
@@ -117,8 +118,10 @@ def evaluate(
     if not is_rank_zero():
         return
     _show(result.rows, shown, json_, alone=len(result.rows) == 1)
-    if plot is not None:
-        _draw(result.rows, result.models, shown, plot)
+    if suspects is not None:
+        found = find_suspects([one for model in result.models for one in model.evaluations], task.examples)
+        write_suspects(suspects, found)
+        notify(f"wrote {suspects}: {len(found):,} of {len(task.examples):,} examples, the most suspicious first")
 
 
 def compare(
@@ -138,7 +141,7 @@ def compare(
 ) -> None:
     """Compare models from their scores files, and test each against the first. Loads no model."""
     from polyrank.config.checked import read_choice
-    from polyrank.evaluation import comparison, layout
+    from polyrank.evaluation import comparison, layout, plot_comparison
     from polyrank.storage.durable import check_output
 
     inputs = [_named(argument) for argument in scores]
@@ -148,7 +151,9 @@ def compare(
     rows = comparison.compare_models(models, shown, by_turns=json_)
     _show(rows, shown, json_, form)
     if plot is not None:
-        _draw(rows, models, shown, plot)
+        evaluations = {model.name: model.evaluations for model in models}
+        plot_comparison(rows, evaluations, plot, metrics=shown or layout.SHOWN)
+        notify(f"wrote {plot}")
 
 
 def _metrics(metric: str | None) -> list[str] | None:
@@ -170,16 +175,6 @@ def _named(argument: str) -> tuple[str | None, Path]:
     if not equals or not name or Path(argument).exists():
         return None, Path(argument)
     return name, Path(path)
-
-
-def _draw(
-    rows: list[dict[str, Any]], models: "Sequence[ModelScores]", metrics: Sequence[str] | None, path: Path
-) -> None:
-    from polyrank.evaluation import plot_comparison
-    from polyrank.evaluation.layout import SHOWN
-
-    plot_comparison(rows, {model.name: model.evaluations for model in models}, path, metrics=metrics or SHOWN)
-    notify(f"wrote {path}")
 
 
 def _show(

@@ -192,6 +192,7 @@ def foreign_scorer(
         max_candidate_tokens=max_candidate_tokens or description.max_candidate_tokens,
         lower_case=description.lower_case,
         prompts=description.prompts,
+        pair_parts=description.pair_parts,
         chat=None if description.chat is None else astuple(description.chat),
     )
     if isinstance(texts, MessageTexts) and description.kind == "pairs":

@@ -75,7 +75,8 @@ def load_template_texts(
     max_candidate_tokens: int | None,
     lower_case: bool,
     prompts: tuple[str, str],
-    chat: tuple[str, dict[str, Any], bool] | None = None,
+    pair_parts: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    chat: tuple[str, dict[str, Any], bool, str | None] | None = None,
 ) -> TemplateTexts | MessageTexts:
     """Load the tokenizer of a Hugging Face model folder, with its template.
 
@@ -87,8 +88,9 @@ def load_template_texts(
             the budget of a pair is their sum.
         lower_case: lower-case texts first.
         prompts: text before each context, and before each candidate.
-        chat: the form of messages, the settings of their template, and whether the tokenizer must have one; None: texts
-            are not messages.
+        pair_parts: texts between the two texts of a pair, and after them; empty: the tokenizer's special tokens.
+        chat: the form of messages, the settings of their template, whether the tokenizer must have one, and the
+            template in place of the tokenizer's; None: texts are not messages.
 
     Raises:
         ArtifactError: transformers cannot read the tokenizer, or it has no padding token or no template.
@@ -106,6 +108,8 @@ def load_template_texts(
     )
     both = policy.max_context_tokens + policy.max_candidate_tokens
     max_pair_tokens = min(both, max_positions) if max_context_tokens or max_candidate_tokens else longest
+    if chat is not None and chat[3] is not None:
+        tokenizer.chat_template = chat[3]
     if chat is not None and (tokenizer.chat_template or chat[2]):
         if not tokenizer.chat_template:
             raise ArtifactError(f"{folder} reads messages, but its tokenizer has no chat template; download it again")
@@ -120,12 +124,14 @@ def load_template_texts(
             prompts=prompts,
             where=str(folder),
         )
-    pair = template_of(tokenizer, "a", "b")
+    before, first, between, second, after = template_of(tokenizer, "a", "b")
+    if any(pair_parts):
+        between, after = (_of([token for text in texts for token in subwords.encode(text)], 0) for texts in pair_parts)
     return TemplateTexts(
         subwords,
         policy,
         max_positions,
-        pair=(pair[0], pair[2], pair[4]),
-        segments=(pair[1][0][1], pair[3][0][1]),
+        pair=(before, between, after),
+        segments=(first[0][1], second[0][1]),
         max_pair_tokens=max_pair_tokens,
     )

@@ -13,10 +13,12 @@ from typing import Any, Literal
 from polyrank.config.models import Reduction
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
+from polyrank.models.foreign.rerankers import Prompting, prompting_of
 from polyrank.models.hugging_face import ENCODER_DECODERS
 from polyrank.records import as_tuple
+from polyrank.text import load_tokenizer
 
-CLASSIFIER = "ForSequenceClassification"
+CLASSIFIER, CAUSAL = "ForSequenceClassification", "ForCausalLM"
 LIBRARY = "sentence_transformers."  # of the modules; polyrank runs no code of models
 LAYERS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout", "LogitScore")
 STATIC = "StaticEmbedding"
@@ -57,11 +59,13 @@ class Chat:
             reads it.
         settings: of the template, such as ``add_generation_prompt``.
         required: whether the tokenizer must have a template; otherwise, texts without one stay as they are.
+        template: in place of the tokenizer's; None: its own.
     """
 
     form: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
     required: bool = False
+    template: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,7 @@ class Description:
         prompts: prefixes of contexts and of candidates.
         pools_prompts: whether a vector's pooling includes the prefix.
         truncated: how many of the first numbers of a vector are kept; None: all.
+        pair_parts: texts between the two texts of a pair, and after them, in place of the tokenizer's special tokens.
         chat: whether and how texts are messages of the tokenizer's chat template; None: never.
     """
 
@@ -93,6 +98,7 @@ class Description:
     prompts: tuple[str, str] = ("", "")
     pools_prompts: bool = True
     truncated: int | None = None
+    pair_parts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     chat: Chat | None = None
 
     @property
@@ -129,6 +135,8 @@ def describe(folder: Path) -> Description:
 def _describe_classifier(folder: Path) -> Description:
     config = _read_object(folder / "config.json")
     architecture = next(iter(config.get("architectures") or ()), "")
+    if architecture.endswith(CAUSAL) and (found := _describe_generator(folder, config)) is not None:
+        return found
     if not architecture.endswith(CLASSIFIER):
         raise _unsupported(
             folder,
@@ -139,6 +147,28 @@ def _describe_classifier(folder: Path) -> Description:
     activation = saved.get("activation_fn") or config.get("sbert_ce_default_activation_function")
     output = _activation(activation, len(config.get("id2label") or ("LABEL_0", "LABEL_1")))
     return Description(transformer=folder, kind="pairs", output=output, chat=Chat())
+
+
+def _describe_generator(folder: Path, config: dict[str, Any]) -> Description | None:
+    """A language model that ranks by the logit of a token; None if its prompt is not known."""
+    known = prompting_of(folder, str(config.get("_name_or_path")))
+    tokenizer = load_tokenizer(folder)
+    if known is None and not tokenizer.chat_template:
+        return None
+    how, vocabulary = known or Prompting(), tokenizer.get_vocab()
+    tokens = [vocabulary.get(name) for name in (how.token, how.against) if name is not None]
+    if None in tokens:
+        raise _unsupported(folder, f"has no token {how.token} or {how.against}", "choose another re-ranker")
+    settings = dict(zip(("true_token_id", "false_token_id"), tokens, strict=False))
+    return Description(
+        transformer=folder,
+        kind="pairs",
+        layers=(HeadLayer("LogitScore", folder, settings),),
+        output=how.activation,
+        prompts=how.prefixes,
+        pair_parts=how.parts,
+        chat=None if any(how.parts) else Chat(required=True, template=how.template),
+    )
 
 
 def _describe_modules(folder: Path, modules: Any) -> Description:

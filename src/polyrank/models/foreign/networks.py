@@ -16,7 +16,7 @@ from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone, load_backbone
-from polyrank.models.foreign.files import Description, HeadLayer, poolings
+from polyrank.models.foreign.files import CAUSAL, Description, HeadLayer, poolings
 from polyrank.models.hugging_face import CLASSIFIER, load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.network import Mixture, TwoSides
@@ -25,7 +25,6 @@ from polyrank.models.sentence_layers import SentenceLayer, Unit, build_layer
 from polyrank.storage.tensors import read_file
 from polyrank.text import Tokens
 
-CAUSAL = "ForCausalLM"
 POSITIVE = ("label_1", "1", "yes", "true", "positive", "relevant", "entailment", "duplicate")
 """Names of the label of pairs that belong together, in lower case."""
 MEANS = ("mean", "sqrt_n", "weighted_mean")

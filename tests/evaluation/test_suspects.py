@@ -1,0 +1,70 @@
+"""Suspects: examples whose labels are most likely wrong."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyrank import BM25, Candidate, Example, TfIdf, evaluate
+from polyrank.errors import UsageError
+from polyrank.evaluation.suspects import find_suspects, is_near_copy
+from processes import run
+
+WORDS = [f"w{n}" for n in range(40)]
+
+
+def labelled(n: int) -> tuple[list[Example], set[str]]:
+    """Lists whose answer repeats the words of the context, but for one in ten, whose label is moved to another."""
+    generator, lists, wrong = np.random.default_rng(3), [], set[str]()
+    for number in range(n):
+        texts = [" ".join(generator.choice(WORDS, 4)) for _ in range(5)]
+        right = number % 5
+        if number % 10 == 0:
+            wrong.add(f"d{number}#0")
+        lists.append(Example((texts[right],), tuple(texts), ((right + (number % 10 == 0)) % 5,), f"d{number}#0"))
+    return lists, wrong
+
+
+def test_moved_labels_are_found_first() -> None:
+    lists, wrong = labelled(100)
+    results = [evaluate(scorer, lists) for scorer in (BM25(), TfIdf())]
+    for evaluations in ([results[0]], results):
+        found = find_suspects(evaluations, lists)
+        assert {suspect["id"] for suspect in found[:10]} == wrong
+        margins = [suspect["margin"] for suspect in found]
+        assert margins == sorted(margins)
+        assert margins[0] < -0.5
+        worst = next(example for example in lists if example.id == found[0]["id"])
+        assert (found[0]["other"], found[0]["context"]) == (worst.context[0], list(worst.context))
+        assert found[0]["given"] == worst.candidates[worst.relevant[0]]
+
+
+def test_near_copies_of_the_answer_among_the_wrong_are_found() -> None:
+    texts = ("Your code is 12.", "your code is 34", "hello", "YOUR CODE IS 12.")
+    lists = [*labelled(20)[0], Example((texts[0],), texts, (0,), "copies")]
+    found = {one["id"]: one for one in find_suspects([evaluate(BM25(), lists)], lists)}
+    assert found["copies"]["near_copies"] == ["your code is 34", "YOUR CODE IS 12."]
+    assert is_near_copy("we ship it to you on the very same day", "we ship it to you on the same day")
+    assert not is_near_copy("?", "hello")
+
+
+def test_a_pool_has_no_suspects() -> None:
+    lists = labelled(10)[0]
+    pool = [Candidate(str(i), f"{word} {i}") for i, word in enumerate(WORDS)]
+    with pytest.raises(UsageError, match="leave the pool out"):
+        find_suspects([evaluate(BM25(), lists, pool=pool)], lists)
+
+
+def test_the_command_writes_them(tmp_path: Path) -> None:
+    lists, wrong = labelled(40)
+    rows = [
+        {"id": e.id, "context": list(e.context), "candidates": list(e.candidates), "relevant": list(e.relevant)}
+        for e in lists
+    ]
+    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    done = run("evaluate", "bm25", "lists.jsonl", "--suspects", "odd.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in (tmp_path / "odd.jsonl").read_text("utf-8").splitlines()]
+    assert {one["id"] for one in found[:4]} == wrong
+    assert f"wrote odd.jsonl: {len(found)} of 40 examples, the most suspicious first" in done.stderr
