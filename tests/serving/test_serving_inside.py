@@ -150,7 +150,7 @@ def test_the_list_of_models(client: TestClient, name: str) -> None:
     rows = client.get("/v1/models").json()["data"]
     fingerprint = polyrank.load(name).fingerprint
     common = {
-        "object": "model", "owned_by": "polyrank", "backend": "torch", "scorer": "cosine",
+        "object": "model", "owned_by": "polyrank", "backend": "torch", "scorer": "encoder",
         "fingerprint": fingerprint, "dimension": 32,
     }  # fmt: skip
     for row, own in zip(rows, ({"id": "support", "kind": "index"}, {"id": "tiny", "kind": "model"}), strict=True):

@@ -53,6 +53,10 @@ def serve(
     keep_text: Annotated[
         bool | None, Option("--keep-text", help="With --feedback: also store the users' texts.")
     ] = None,
+    hook: Annotated[
+        str | None,
+        Option(help="Answer the calls of chatwoot, zendesk or intercom by notes with replies; see [hook] of --config."),
+    ] = None,
 ) -> None:
     """Serve replies over HTTP, with a page at /; needs polyrank[serve].
 
@@ -70,6 +74,7 @@ def serve(
         threads=threads,
         feedback_file=feedback,
         feedback_keep_text=keep_text,
+        hook_kind=hook,
     )
     from polyrank.serving.log import log_to_stderr
     from polyrank.serving.run import serve

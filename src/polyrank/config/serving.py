@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from polyrank.config.checked import Count, Limits, NonNegativeFloat, Positive, Settings, from_dict
 from polyrank.config.names import Backend
@@ -66,6 +66,28 @@ class FeedbackSettings(Settings):
     keep_text: bool = False
 
 
+HookKind = Literal["", "chatwoot", "zendesk", "intercom"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookSettings(Settings):
+    """A help desk whose calls are answered by private notes with suggested replies.
+
+    Args:
+        kind: chatwoot, zendesk or intercom; empty: none.
+        url: of the help desk, such as https://app.chatwoot.com.
+        secret_file: a file with the secret with which it signs its calls.
+        token_file: a file with the token that adds notes; for Zendesk, EMAIL/token:TOKEN.
+        admin: for Intercom, the id of the teammate who writes the notes.
+    """
+
+    kind: HookKind = ""
+    url: str = ""
+    secret_file: str | None = None
+    token_file: str | None = None
+    admin: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSettings(Settings):
     """The behaviour of a server.
@@ -84,6 +106,7 @@ class ServingSettings(Settings):
         query_prefix: a text to embed that begins with it is a context, without the prefix, such as "query: "; for
             applications that send both sides alike. Empty: none.
         document_prefix: the same for candidates, such as "passage: ".
+        limits, feedback, hook: see their classes.
     """
 
     host: str = "127.0.0.1"
@@ -99,6 +122,7 @@ class ServingSettings(Settings):
     document_prefix: str = ""
     limits: LimitSettings = field(default_factory=LimitSettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
+    hook: HookSettings = field(default_factory=HookSettings)
 
 
 def read_serving(
@@ -118,7 +142,9 @@ def read_serving(
     values: dict[str, Any] = {}
     models: dict[str, str] = {}
     if file is not None:
-        values, folder = read_tables(file, paths=("api_key_file", "feedback.file"))
+        values, folder = read_tables(
+            file, paths=("api_key_file", "feedback.file", "hook.secret_file", "hook.token_file")
+        )
         named = values.pop("models", {})
         if not isinstance(named, dict) or not all(isinstance(path, str) for path in named.values()):
             raise ConfigError('models is not a table of names and paths; write [models] and name = "path" below it')
@@ -133,6 +159,9 @@ def read_serving(
     settings = _changed(from_dict(ServingSettings, values), changes or {})
     if settings.feedback.keep_text and settings.feedback.file is None:
         raise ConfigError("`keep_text` needs a file; name one with `feedback`, or as feedback.file in the config file")
+    needed = ("url", "secret_file", "token_file", *(["admin"] if settings.hook.kind == "intercom" else []))
+    if settings.hook.kind and (missing := [name for name in needed if not getattr(settings.hook, name)]):
+        raise ConfigError(f"the hook {settings.hook.kind} needs hook.{missing[0]}; set it in the config file")
     return models, settings
 
 
@@ -178,9 +207,13 @@ def check_reach(settings: ServingSettings) -> None:
 
 
 def _changed(settings: ServingSettings, changes: Mapping[str, Any]) -> ServingSettings:
-    feedback = {key.removeprefix("feedback_"): value for key, value in changes.items() if key.startswith("feedback_")}
-    own = {key: value for key, value in changes.items() if not key.startswith("feedback_")}
-    return replace(settings, **own, feedback=replace(settings.feedback, **feedback))
+    groups: dict[str, Any] = {}
+    for group in ("feedback", "hook"):
+        start = f"{group}_"
+        some = {key.removeprefix(start): value for key, value in changes.items() if key.startswith(start)}
+        groups[group] = replace(getattr(settings, group), **some)
+    own = {key: value for key, value in changes.items() if not key.startswith(("feedback_", "hook_"))}
+    return replace(settings, **own, **groups)
 
 
 def _located(path: str, folder: Path) -> str:

@@ -62,7 +62,7 @@ def fit_relevance(
         groups: of the lists, such as their dialogues: each is used to fit or to test. None: each list alone.
 
     Raises:
-        DataError: there is no right or no wrong candidate.
+        DataError: all candidates are right, or all are wrong.
 
     >>> relevance = fit_relevance([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]] * 25, [(0,)] * 100)
     >>> relevance.of([0.0, 0.5, 1.0]).round(2), relevance.error < 0.05  # right in three of four

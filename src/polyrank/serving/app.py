@@ -28,7 +28,7 @@ from polyrank.serving.keys import Keys, file_stamp
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
 from polyrank.serving.pool import Pool, RefusedError, Worker, WorkerDiedError
-from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
+from polyrank.serving.routes import answering, candidates, embedding, feedback, health, hooks, ranking
 from polyrank.serving.wire import ErrorAnswer
 from polyrank.serving.worker import Setup
 
@@ -112,6 +112,8 @@ def create_app(
         app.include_router(router)
     if server.feedback is not None:
         app.include_router(feedback.router)
+    if settings.hook.kind:
+        app.include_router(hooks.hook_router(settings.hook))
     if settings.page:
         app.include_router(page_router)
     for kind in (HttpError, RefusedError, OverloadedError, WorkerDiedError, TimeoutError, PolyrankError, Exception):
@@ -128,6 +130,7 @@ def create_app(
         computing=COMPUTING,
         changes=_changes,
         stopping=lambda: server.draining,
+        signed=frozenset({f"/hooks/{settings.hook.kind}"} if settings.hook.kind else ()),
     )
     return guard, server
 

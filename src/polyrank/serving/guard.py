@@ -47,6 +47,7 @@ class Guard:
         computing: paths of routes that compute.
         changes: whether a request with this method and path changes candidates.
         stopping: whether clients should use another server.
+        signed: paths that need no key, because their routes check signatures.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class Guard:
         computing: frozenset[str],
         changes: Callable[[str, str], bool],
         stopping: Callable[[], bool] = lambda: False,
+        signed: frozenset[str] = frozenset(),
     ) -> None:
         self.app, self.keys, self.limits = app, keys, limits
         self._check_capacity, self._on_answer, self._computing = check_capacity, on_answer, computing
-        self._changes, self._stopping = changes, stopping
+        self._changes, self._stopping, self._signed = changes, stopping, signed
         self._n_active = 0
         self._n_bytes = 0  # of large bodies
 
@@ -141,6 +143,8 @@ class Guard:
         scope = request.scope
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
             raise HttpError(400, "the request has two Host headers; send one", headers=CLOSE)
+        if scope["path"] in self._signed:
+            return
         changes = self._changes(scope["method"], scope["path"])
         key = self.keys.admit(headers.get("authorization", "").encode("latin-1"))
         if not self.keys:
