@@ -23,6 +23,7 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Block, Filter, LocalIndex, LocalWriter, as_filter, open_index, read_filter, write_index
 from polyrank.index.checks import metadata_json
 from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, rows_where
+from polyrank.index.local import postings
 from polyrank.index.local.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
 from polyrank.index.local.store import Meta, connect, read_meta
 from polyrank.loading.folders import INDEX_FILE
@@ -395,6 +396,55 @@ def test_filtered_views_are_cached_between_searches(tmp_path: Path) -> None:
             index.view(read_filter(f"n = {i + 5}"))
         assert index.view(few) is not after  # no longer cached
         assert index.rows_where(few).tolist() == [*range(24, 401, 20), 401]
+
+
+VALUES: list[Any] = [
+    1, 1.0, True, False, None, "1", "true", "null", "", "é", "a\0b", "a", 2**53 + 1, 2**63, 2**63 - 1, 2**70, -0.0, 0.1,
+    [1, "a", [2], {"b": 3}, None, 1], [], [[]], {"a": 1}, ["a", "a"], 1e300, 10**300,
+]  # fmt: skip
+
+
+def test_equal_values_are_those_that_sqlite_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, vectors = tmp_path / "i", vectors_of(np.random.default_rng(3), len(VALUES))
+    rows = [Candidate(f"c{i}", "text", {"v": value, "team": {"n": i % 3}}) for i, value in enumerate(VALUES)]
+    write_index(path, rows, vectors, fingerprint="f", model="m")
+    scalars = [value for value in VALUES if not isinstance(value, list | dict) and "\0" not in str(value)]
+    texts = [f"v = {json.dumps(value)}" for value in [*scalars, 3, 1.5, 2.0**53]]
+    texts += [f"v in (5, {', '.join(map(json.dumps, scalars[i::4]))})" for i in range(4)]
+    texts += [f"team.n = 1 and {text}" for text in texts] + [f"{text} or team.n = 2" for text in texts]
+    texts += [
+        'v = "a" and team.n >= 1',
+        "v = 1 and not team.n = 0",
+        "v = 1 or exists team.x",
+        "v = 1 and team.n = 1 and team.n = 2",
+    ]
+    with open_index(path) as index, LocalWriter(path) as writer:
+        for limit in (MAX_VALUES, 3):  # with fewer values, SQLite evaluates every filter
+            for text in texts:
+                with closing(connect(path, write=False)) as connection:
+                    expected = rows_where(connection, read_filter(text)).tolist()
+                assert index.rows_where(read_filter(text)).tolist() == expected, text
+            monkeypatch.setattr(postings, "MAX_VALUES", limit)
+            writer.remove(["c0", "c5"])
+            writer.add([Candidate(f"d{limit}", "text", {"v": 1}), Candidate(f"e{limit}", "text", {})], vectors[:2])
+            index.refresh()
+
+
+def test_filters_for_other_values_of_a_field_read_no_metadata(tmp_path: Path) -> None:
+    path, n = tmp_path / "i", 500
+    rows = [Candidate(f"c{i}", "text", {"tenant": f"t{i % 50}"}) for i in range(n)]
+    write_index(path, rows, vectors_of(np.random.default_rng(3), n), fingerprint="f", model="m")
+    with closing(connect(path, write=False)) as connection:
+        meta = read_meta(connection, path)
+    own = postings.Postings(path)
+    assert own.candidates(read_filter('tenant = "t0"').tree, meta) is not None
+    path.rename(tmp_path / "elsewhere")
+    for i in range(50):
+        found = own.candidates(read_filter(f'tenant = "t{i}"').tree, meta)
+        assert found is not None
+        assert (found[0].tolist(), found[1]) == ([*range(i + 1, n + 1, 50)], True)
+    with pytest.raises(ArtifactError, match="not an index"):
+        own.candidates(read_filter("team = 1").tree, meta)
 
 
 def test_an_index_that_replaces_another_has_its_own_rows(tmp_path: Path) -> None:

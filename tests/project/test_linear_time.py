@@ -86,12 +86,12 @@ def subwords() -> Any:
     return polyrank.load("untuned:embedded").texts.subwords
 
 
-def imported(text: str) -> list[Any]:
+def imported(text: str) -> object:
     """A dialogue and a candidate from files."""
     with TemporaryDirectory() as name:
         (folder := Path(name)).joinpath("dialogue.jsonl").write_text(json.dumps({"context": [text], "response": text}))
         (folder / "replies.csv").write_text("text\n" + json.dumps(text, ensure_ascii=False), "utf-8")
-        return [*polyrank.read_examples(folder / "dialogue.jsonl"), *polyrank.read_pool(folder / "replies.csv")]
+        return polyrank.read_examples(folder / "dialogue.jsonl"), polyrank.read_pool(folder / "replies.csv")
 
 
 FUNCTIONS: dict[str, Callable[[str], object]] = {

@@ -131,11 +131,16 @@ def fields_of(filter: Filter) -> dict[str, Filter]:
     return {name: read_filter(f"exists {name}") for name in map(_name_text, paths(filter.tree))}
 
 
-def rows_where(connection: sqlite3.Connection, filter: Filter, *, after: int = 0) -> NDArray[np.int64]:
-    """Row numbers in ``candidates`` above ``after`` that pass, ascending."""
-    query = f"SELECT row FROM candidates WHERE row > ? AND {filter.where} ORDER BY row"
+def rows_where(
+    connection: sqlite3.Connection, filter: Filter, *, after: int = 0, among: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Row numbers in ``candidates`` above ``after`` that pass, ascending; only some rows, if ``among`` is given."""
+    rows, start = "row > ?", after if among is None else json.dumps(among.tolist())
+    if among is not None:
+        rows = "row IN (SELECT value FROM json_each(?))"
+    query = f"SELECT row FROM candidates WHERE {rows} AND {filter.where} ORDER BY row"
     with limited_search():
-        return np.fromiter((row for (row,) in connection.execute(query, (after, *filter.bound))), np.int64)
+        return np.fromiter((row for (row,) in connection.execute(query, (start, *filter.bound))), np.int64)
 
 
 class _Parser:
@@ -184,7 +189,7 @@ class _Parser:
         if self._accept("exists"):
             name, path = self._name()
             where = "json_type(metadata, ?) IS NOT NULL"
-            return Filter(f"exists {name}", where, (_sqlite_path(path),), ("exists", path))
+            return Filter(f"exists {name}", where, (sqlite_path(path),), ("exists", path))
         return self._test(*self._name())
 
     def _deeper(self, rule: Callable[[], Filter], start: Token) -> Filter:
@@ -291,7 +296,8 @@ def _json(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _sqlite_path(parts: Sequence[str]) -> str:
+def sqlite_path(parts: Sequence[str]) -> str:
+    """A field's path in SQLite's syntax."""
     return "$" + "".join(f'."{part}"' for part in parts)
 
 
@@ -301,7 +307,7 @@ def _term(text: str, tree: Tree, test: str, bound: Sequence[str], *, negated: bo
         f"{'NOT ' if negated else ''}EXISTS (SELECT 1 FROM json_each(metadata, ?)"
         f" WHERE json_type(metadata, ?) <> 'object' AND ({test}))"
     )
-    path = _sqlite_path(tree[1])
+    path = sqlite_path(tree[1])
     return Filter(text, where, (path, path, *bound), ("not", tree) if negated else tree)
 
 

@@ -182,7 +182,7 @@ class Pool:
         return latest > time.monotonic() - ANSWERS_S
 
     def ask(self) -> None:
-        """Check whether idle processes answer; ``ready`` tells."""
+        """Check whether idle processes answer; ``ready`` reports it."""
         for worker in self._workers.values():
             worker.asked = True
         self._wanted.set()

@@ -1,8 +1,9 @@
 """The blocks of an index that a filter leaves, cached between searches and updated with what was added.
 
-Rows never change, so after a change a filter is evaluated for new rows only. If few rows of a block pass, their vectors
-are copied into a separate block; otherwise the other rows are marked as not alive. The vectors of a block stay the
-same objects, because searches cache derived data by the identity of the vectors. No torch.
+Rows never change, so after a change a filter is evaluated for new rows only; ``polyrank.index.local.postings`` finds
+equal values. If few rows of a block pass, their vectors are copied into a separate block; otherwise the other rows are
+marked as not alive. The vectors of a block stay the same objects, because searches cache derived data by the identity
+of the vectors. No torch.
 """
 
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from polyrank.index.filters import Filter, rows_where
 from polyrank.index.local.ann import Ann
+from polyrank.index.local.postings import Postings
 from polyrank.index.local.store import Meta, read_meta, reading
 from polyrank.index.protocol import Block
 from polyrank.storage.forks import new_lock
@@ -37,6 +39,7 @@ class FilteredViews:
         self._path = path
         self._lock = new_lock()
         self._kept: OrderedDict[Filter, _Filtered] = OrderedDict()
+        self._postings = Postings(path)
 
     def view(self, filter: Filter, view: View, meta: Meta) -> View | None:
         """A filtered view; None if the file, or another thread, is at another change than ``view``.
@@ -50,7 +53,7 @@ class FilteredViews:
             ArtifactError: the index is damaged or missing.
         """
         with self._lock:
-            kept = self._kept.setdefault(filter, _Filtered(self._path, filter))
+            kept = self._kept.setdefault(filter, _Filtered(self._path, filter, self._postings))
             self._kept.move_to_end(filter)
             while len(self._kept) > MAX_FILTERS:
                 self._kept.popitem(last=False)
@@ -70,12 +73,12 @@ class _PassingRows:
 
     Args:
         whole: the block's vectors.
-        mask: ``[n]``, true for rows that pass.
+        mask: ``[n]``, true for rows that pass; None if they are copied.
         copied: if few rows pass, their positions and a block of their vectors.
     """
 
     whole: AnyVectors
-    mask: NDArray[np.bool_]
+    mask: NDArray[np.bool_] | None
     copied: tuple[NDArray[np.intp], Block] | None
 
     def restrict(self, block: Block, ann: Ann | None) -> tuple[Block, Ann | None]:
@@ -83,14 +86,15 @@ class _PassingRows:
         if self.copied is not None:
             positions, copy = self.copied
             return replace(copy, alive=None if block.alive is None else block.alive[positions]), None
+        assert self.mask is not None, "rows that are not copied are marked"
         return replace(block, alive=self.mask if block.alive is None else self.mask & block.alive), ann
 
 
 class _Filtered:
     """One filter's view of an index."""
 
-    def __init__(self, path: Path, filter: Filter) -> None:
-        self._path, self._filter = path, filter
+    def __init__(self, path: Path, filter: Filter, postings: Postings) -> None:
+        self._path, self._filter, self._postings = path, filter, postings
         self._lock = new_lock()
         self._change, self._last = -1, 0  # evaluated up to this change and this row
         self._rows = np.empty(0, np.int64)  # passing row numbers, ascending
@@ -127,10 +131,17 @@ class _Filtered:
 
     def _evaluate(self, view: View, meta: Meta) -> bool:
         """Evaluate the filter for the rows added since; false if the file has changed since the view was read."""
-        with reading(self._path) as connection:
-            if not read_meta(connection, self._path).has_same_rows(meta):
-                return False
-            self._rows = np.concatenate([self._rows, rows_where(connection, self._filter, after=self._last)])
+        rows, exact = self._postings.candidates(self._filter.tree, meta) or (None, False)
+        if exact and rows is not None:
+            self._rows = rows
+        else:
+            with reading(self._path) as connection:
+                if not read_meta(connection, self._path).has_same_rows(meta):
+                    return False
+                if rows is not None:
+                    rows = rows[rows > self._last]
+                new = rows_where(connection, self._filter, after=self._last, among=rows)
+            self._rows = np.concatenate([self._rows, new])
         self._change = meta.change
         self._last = max([self._last, *(int(block.rows[-1]) for block in view[0] if len(block.rows))])
         return True
@@ -138,10 +149,15 @@ class _Filtered:
     def _passing_rows(self, block: Block) -> _PassingRows:
         passing = self._passing.get(id(block.vectors))
         if passing is None:
-            mask = np.isin(block.rows, self._rows, assume_unique=True)
-            positions = np.flatnonzero(mask)
-            copied = None
-            if len(positions) <= COPIED_SHARE * len(mask):
+            places = np.searchsorted(block.rows, self._rows)
+            there = places < len(block.rows)
+            there[there] = block.rows[places[there]] == self._rows[there]
+            positions = places[there]
+            mask = copied = None
+            if len(positions) <= COPIED_SHARE * len(block.rows):
                 copied = positions, Block(take(block.vectors, positions), block.rows[positions])
+            else:
+                mask = np.zeros(len(block.rows), np.bool_)
+                mask[positions] = True
             passing = self._passing[id(block.vectors)] = _PassingRows(block.vectors, mask, copied)
         return passing
