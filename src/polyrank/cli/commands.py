@@ -14,6 +14,7 @@ from typer import Option
 
 from polyrank._version import __version__
 from polyrank.cli import (
+    agents,
     answering,
     benches,
     data,
@@ -50,7 +51,7 @@ class Root(CommandGroup):
         "Train": "train pretrain tune recipe intents",
         "Evaluate": "evaluate compare bench",
         "Search and rank": "index respond rank explain",
-        "Serve": "serve feedback ray",
+        "Serve": "serve mcp feedback ray",
         "Inspect and share": "info export push",
     }
 
@@ -112,6 +113,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
     "respond": (answering.respond, "my-index", 'my-index "hi" "my wifi is down" -k 3'),
     "rank": (ranking.rank, 'run/model "my wifi is down" replies.txt --top 5', "cross/model --json < queries.jsonl"),
     "serve": (serving.serve, "my-index", "support=my-index --port 9000 --feedback feedback.db"),
+    "mcp": (agents.mcp, "my-index", "my-index --read-only"),
     "explain": (
         explaining.explain,
         'my-index "my wifi is down"',

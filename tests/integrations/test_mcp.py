@@ -1,0 +1,98 @@
+"""An index as an MCP server: the official client starts it and speaks to it over stdio."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="polyrank[mcp] is not installed")
+
+from mcp import Client, StdioServerParameters
+
+import polyrank
+from polyrank.integrations.mcp import make_server
+from polyrank.ranking.relevance import Relevance
+from polyrank.scorers.ranker import as_ranker
+
+REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
+ASKED = ["hello", "my wifi is down"]
+
+
+@pytest.fixture(scope="module")
+def index(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mcp")
+    ranker = as_ranker(polyrank.load(f"untuned:{tiny_backbone}"))
+    ranker.relevance = Relevance(1.0, 0.0, 0.01)
+    ranker.save(folder / "ranker")
+    pool = [polyrank.Candidate(f"r{i}", text, {"long": len(text) > 8}) for i, text in enumerate(REPLIES)]
+    polyrank.build_index(folder / "index", polyrank.load(folder / "ranker"), pool)
+    return folder / "index"
+
+
+def process(index: Path, *options: str) -> StdioServerParameters:
+    """The server as a process, which a client starts."""
+    command = ["-m", "polyrank", "mcp", str(index), *options]
+    return StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
+
+
+async def called(server: Any, calls: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """The names of the tools, and the result of each call: its content, or the text of its error."""
+    async with Client(server) as client:
+        listed = await client.list_tools()
+        results: list[Any] = [sorted(tool.name for tool in listed.tools)]
+        for name, arguments in calls:
+            result = await client.call_tool(name, arguments)
+            text = getattr(result.content[0], "text", "") if result.content else ""
+            results.append(text if result.is_error else result.structured_content)
+        return results
+
+
+@pytest.mark.parametrize("over", ["memory", pytest.param("stdio", marks=pytest.mark.deep)])
+def test_an_agent_suggests_ranks_explains_and_adds(over: str, index: Path) -> None:
+    with polyrank.open(index) as replies:
+        best = replies.answer(ASKED, 3, diverse=True).ranked
+        ranked = replies.scorer.rank(ASKED, REPLIES[::-1], 2)
+        explained = replies.explain(ASKED, candidate_id="r1").as_dict()
+    opened = polyrank.open(index)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("suggest", {"conversation": ASKED}),
+        ("suggest", {"conversation": ASKED, "k": 5, "filter": "long = false"}),
+        ("rank", {"conversation": ASKED, "candidates": REPLIES[::-1], "k": 2}),
+        ("explain", {"conversation": ASKED, "reply_id": "r1"}),
+        ("add", {"text": "please restart it", "reply_id": "new", "metadata": {"long": True}}),
+        ("suggest", {"conversation": ["please restart it now"], "k": 6}),
+        ("suggest", {"conversation": []}),
+        ("suggest", {"conversation": ASKED, "filter": "long = ="}),
+        ("explain", {"conversation": ASKED, "reply_id": "nobody"}),
+        ("add", {"text": " "}),
+    ]
+    tools, suggested, short, sorted_, why, added, later, *errors = asyncio.run(
+        called(process(index) if over == "stdio" else make_server(opened), calls)
+    )
+    opened.close()
+    assert tools == ["add", "explain", "rank", "suggest"]
+    assert suggested["abstained"] is False
+    assert [(one["id"], one["text"]) for one in suggested["replies"]] == [(reply.id, reply.text) for reply in best]
+    for one in (*suggested["replies"], *sorted_["replies"]):
+        assert one["relevance"] == pytest.approx(float(Relevance(1.0, 0.0, 0.0).of(one["score"])))
+    assert [one["id"] for one in short["replies"]] == [one.id for one in best if one.id in ("r3", "r4")] or short
+    assert {one["id"] for one in short["replies"]} == {"r3", "r4"}
+    assert [one["index"] for one in sorted_["replies"]] == [int(reply.id) for reply in ranked]
+    assert why["score"] == pytest.approx(explained["score"], abs=1e-5)
+    assert len(why["turns"]) == 2
+    assert added == {"id": "new"}
+    assert "new" in [one["id"] for one in later["replies"]]
+    expected = ["the context is empty", "character", "nobody", "text"]
+    assert all(words in text for words, text in zip(expected, errors, strict=True)), errors
+    with polyrank.open(index) as replies:
+        assert replies.candidate("new").text == "please restart it"
+        replies.remove(["new"])
+
+
+@pytest.mark.deep
+def test_a_process_may_be_read_only(index: Path) -> None:
+    (tools,) = asyncio.run(called(process(index, "--read-only"), []))
+    assert tools == ["explain", "rank", "suggest"]
