@@ -159,6 +159,12 @@ def model2vec(folder: Path, **settings: Any) -> Path:
     return folder / "m"
 
 
+def pairs_of_modules(folder: Path, *modules: Any) -> Path:
+    """Save a Cross-encoder whose head consists of modules."""
+    inner = Transformer(str(tokenizer(network(folder / "network", "BertModel"), **WORDS)))
+    return saved(CrossEncoder(modules=[inner, *modules], device="cpu"), folder / "m")
+
+
 def edited(folder: Path, file: str, **settings: Any) -> Path:
     """Change settings in a JSON file of a folder."""
     path = folder / file
@@ -254,6 +260,23 @@ LAYOUTS: dict[str, Layout] = {
             ("Gemma2", "yes alone", {}, None),
         )
     },
+    "Bert re-ranker of a Pooling and two Dense": lambda folder: pairs_of_modules(
+        folder,
+        Pooling(32, "mean"),
+        Dense(32, 16),
+        Dense(16, 1, activation_function=torch.nn.Identity(), module_output_name="scores"),
+    ),
+    "T5 classifier": lambda folder: plain_pairs(
+        folder,
+        "T5ForSequenceClassification",
+        {"start": False},
+        d_model=32,
+        d_kv=16,
+        d_ff=48,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=1,
+    ),
     "Qwen3 re-ranker, plain, messages": lambda folder: plain_pairs(
         folder, "Qwen3ForCausalLM", {**DECODER, "chat_template": RERANKER, "additional_special_tokens": ["yes", "no"]}
     ),
@@ -285,6 +308,9 @@ LAYOUTS: dict[str, Layout] = {
     "Bert encoder, Dense, dot product": lambda folder: encoder(
         folder, "BertModel", Pooling(32, "mean"), lambda: Dense(32, 16), text=WORDS, similarity_fn_name="dot"
     ),
+    "Bert encoder, normalized, truncated, dot product": lambda folder: encoder(
+        folder, "BertModel", Pooling(32, "mean"), Normalize(), text=WORDS, similarity_fn_name="dot", truncate_dim=10
+    ),
     "Bert encoder, LayerNorm, truncated": lambda folder: encoder(
         folder, "BertModel", Pooling(32, "mean"), LayerNorm(32), text=WORDS, truncate_dim=16
     ),
@@ -298,7 +324,7 @@ LAYOUTS: dict[str, Layout] = {
         f"Bert encoder, {mode} pooling without the prompts": lambda folder, mode=mode: encoder(
             folder, "BertModel", Pooling(32, mode, include_prompt=False), text=WORDS, prompts=PROMPTS
         )
-        for mode in ("cls", "mean", "weightedmean")
+        for mode in Pooling.POOLING_MODES
     },
     "Bert encoder, lower case": lambda folder: lower_cased(
         encoder(folder, "BertModel", Pooling(32, "mean"), text=WORDS)

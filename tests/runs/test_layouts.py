@@ -300,6 +300,12 @@ def test_tokens_of_a_score_must_exist(tokens: dict[str, Any], tmp_path: Path) ->
         load(folder, device="cpu")
 
 
+def test_a_classifier_without_padding_is_refused(tmp_path: Path) -> None:
+    folder = plain_pairs(tmp_path, "Qwen3ForSequenceClassification", DECODER, pad_token_id=None)
+    with pytest.raises(ArtifactError, match=r"config\.json has no pad_token_id, .*; set it"):
+        load(folder, device="cpu")
+
+
 def test_a_template_without_the_roles_of_pairs_is_refused(tmp_path: Path) -> None:
     template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     folder = plain_pairs(tmp_path, "Qwen3ForSequenceClassification", {**DECODER, "chat_template": template})

@@ -19,7 +19,7 @@ from polyrank.models.backbone import Backbone, load_backbone
 from polyrank.models.bert import BertModel
 from polyrank.models.foreign import describe
 from polyrank.models.foreign.files import CLASSIFIER, Description, read_pooling
-from polyrank.models.foreign.networks import Layers
+from polyrank.models.foreign.networks import read_layers
 from polyrank.models.sentence_layers import SentenceLayer, Unit, without_last_units
 from polyrank.text import Subwords, load_subwords, pad
 
@@ -146,16 +146,15 @@ def read_published(name: str, dropout: float | None = None) -> Published:
             has_head=architecture.endswith(CLASSIFIER),
         )
     backbone = load_backbone(saved.transformer, dropout)
-    layers = Layers(saved.layers, backbone.dimension) if saved.layers else None
-    others: list[SentenceLayer] = list(layers.others) if layers else []  # type: ignore[arg-type]  # of that type
+    modes, layers, _ = read_layers(saved.layers, backbone.dimension) if saved.layers else ((), [], 0)
     return Published(
         name=name,
         backbone=backbone,
         subwords=load_subwords(saved.transformer, lower_case=saved.lower_case, exact=True),
-        poolings=layers.poolings if layers else (),
-        layers=others,
+        poolings=modes,
+        layers=layers,
         cosine=saved.kind == "sentences"
-        and (saved.output == "cosine" or bool(others and isinstance(others[-1], Unit))),
+        and (saved.output == "cosine" or bool(layers and isinstance(layers[-1], Unit))),
         prompts=saved.prompts,
         max_tokens=saved.max_tokens,
         has_head=saved.kind == "pairs",

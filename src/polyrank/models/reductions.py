@@ -1,5 +1,7 @@
 """Reducing token outputs to vectors. Padding is left out; boundary tokens are included."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -49,6 +51,24 @@ def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -
     count = weights.sum(1)
     total = (outputs * weights).sum(1)
     return total / (count.sqrt() if reduction == "sqrt_n" else count)
+
+
+def pool(outputs: Tensor, mask: Tensor, reductions: Sequence[Reduction], skipped: int = 0) -> Tensor:
+    """The vectors of several reductions, concatenated: ``[B, n D]``.
+
+    Args:
+        outputs, mask: see ``reduce``.
+        reductions: n of them, of all tokens.
+        skipped: the number of tokens at the start that are left out.
+    """
+    kept = mask & (torch.arange(mask.shape[1], device=mask.device) >= skipped)
+
+    def vector(reduction: Reduction) -> Tensor:
+        if reduction == "first":
+            return outputs[:, skipped]
+        return reduce(outputs, mask if reduction == "last" else kept, reduction, 0)
+
+    return torch.cat([vector(reduction) for reduction in reductions], -1)
 
 
 def reduction_weights(mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:

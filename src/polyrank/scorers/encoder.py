@@ -19,7 +19,6 @@ from polyrank.errors import UsageError
 from polyrank.models import EncoderNetwork
 from polyrank.models.bi_encoder import TwoTowers
 from polyrank.models.exported import ExportedEncoder
-from polyrank.models.foreign import SentenceEncoder
 from polyrank.models.network import Mixture
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.remembered import LONGEST
@@ -51,7 +50,7 @@ class _Prepared:
     batches: Iterable[Tokens]
 
 
-class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEncoder], Encoder):
+class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder], Encoder):
     """A Bi- or Poly-encoder, a ConveRT or a sentence encoder as an Encoder.
 
     Candidates' vectors are kept by text, so ranking the same catalogue again encodes only the context.
@@ -65,7 +64,7 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
 
     def truncate(self, dimension: int) -> None:
         """See ``Encoder``."""
-        if not isinstance(self.model, TwoTowers | SentenceEncoder):
+        if not isinstance(self.model, TwoTowers):
             super().truncate(dimension)
         elif dimension > self.dimension:
             raise UsageError(f"truncate_dim = {dimension} is above the model's {self.dimension} dimensions; lower it")

@@ -37,7 +37,7 @@ def ranks_in_int8(artifact: Artifact) -> bool:
     return bool(record.get("kept")) and record["fingerprint"] == artifact.fingerprint
 
 
-def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+def freeze(model: Network | PairEncoder, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     """Make a model faster in bf16 or int8. It can then be neither trained nor saved.
 
     The backbones' weights are held in this type, which is faster than converting them in every pass and takes less
@@ -58,7 +58,7 @@ def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -
 
 
 def make_scorer(
-    model: Network | SentenceEncoder | PairEncoder,
+    model: Network | PairEncoder,
     texts: Texts,
     *,
     fingerprint: str = "",
@@ -186,7 +186,7 @@ def foreign_scorer(
     model = build_foreign(description)
     texts = load_template_texts(
         description.transformer,
-        model.max_positions,
+        model.max_positions if isinstance(model, PairEncoder) else model.backbone.max_positions,
         max_tokens=description.max_tokens,
         max_context_tokens=max_context_tokens or description.max_context_tokens,
         max_candidate_tokens=max_candidate_tokens or description.max_candidate_tokens,
@@ -215,6 +215,6 @@ def _fingerprint(kind: str, settings: Mapping[str, Any], texts: Texts, model: nn
     policy = {key: value for key, value in asdict(texts.policy).items() if value is not None}  # new keys change nothing
     digest = hashlib.sha256(kind.encode() + json.dumps([settings, policy], sort_keys=True).encode())
     digest.update(texts.subwords.to_bytes())
-    for _, weight in sorted(model.state_dict().items()):
+    for _, weight in sorted((model.stored() if isinstance(model, Network) else model.state_dict()).items()):
         digest.update(weight.contiguous().numpy().tobytes())
     return digest.hexdigest()

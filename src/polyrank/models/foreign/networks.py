@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.config.models import Reduction
@@ -16,45 +15,34 @@ from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone, load_backbone
+from polyrank.models.bi_encoder import BiEncoder, Tower
 from polyrank.models.foreign.files import CAUSAL, Description, HeadLayer, poolings
 from polyrank.models.hugging_face import CLASSIFIER, load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.narrow_linear import narrow_weights
-from polyrank.models.network import Mixture, TwoSides
-from polyrank.models.reductions import reduce, reduction_weights
-from polyrank.models.sentence_layers import SentenceLayer, Unit, build_layer
+from polyrank.models.network import Mixture
+from polyrank.models.reductions import pool
+from polyrank.models.sentence_layers import SentenceLayer, Unit, build_layer, without_last_units
 from polyrank.storage.tensors import read_file
 from polyrank.text import Tokens
 
 POSITIVE = ("label_1", "1", "yes", "true", "positive", "relevant", "entailment", "duplicate")
 """Names of the label of pairs that belong together, in lower case."""
-MEANS = ("mean", "sqrt_n", "weighted_mean")
 
 
-class SentenceEncoder(nn.Module, TwoSides):
-    """An encoder with one vector per text, for contexts and candidates.
+class SentenceEncoder(BiEncoder):
+    """A Bi-encoder of one tower, whose outputs may be pooled in several ways, without the tokens of a prompt.
 
     Args:
-        backbone: the transformer.
-        layers: from its outputs to a vector.
-        unit: whether vectors are normalized at the end, so that dot products are cosines.
+        tower: from texts to vectors.
+        poolings: the reductions of outputs; the vectors of several are concatenated.
     """
 
     skipped = (0, 0)
     """Tokens at the start of contexts and of candidates, of their prompts, that are not pooled."""
 
-    def __init__(self, backbone: Backbone, layers: "Layers", *, unit: bool) -> None:
-        super().__init__()
-        self.backbone, self.layers, self.unit = backbone, layers, unit
-        self.dimension = layers.dimension
-
-    @property
-    def max_positions(self) -> int:
-        """The longest text in tokens."""
-        return self.backbone.max_positions
-
-    def truncate(self, dimension: int) -> None:
-        """Keep only the first numbers of every vector from now on."""
-        self.dimension = self.layers.truncated = dimension
+    def __init__(self, tower: Tower, poolings: tuple[Reduction, ...]) -> None:
+        super().__init__(tower, tower, reduction=poolings[0], reduction_tokens=0)
+        self.poolings = poolings
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
@@ -66,27 +54,22 @@ class SentenceEncoder(nn.Module, TwoSides):
         return self._encoded(tokens, self.skipped[1])
 
     def _encoded(self, tokens: Tokens, skipped: int) -> Tensor:
-        vectors: Tensor = self.layers(self.backbone(tokens), tokens.mask, skipped)
-        return F.normalize(vectors, dim=-1) if self.unit else vectors
+        tower = self.context_tower
+        return tower.finish(pool(tower(tokens), tokens.mask, self.poolings, skipped))
 
-    def context_mixture(self, tokens: Tokens) -> Mixture | None:
-        """As ``candidate_mixture``."""
-        return self._mixture(tokens, self.skipped[0])
+    @property
+    def is_plain(self) -> bool:
+        """Whether vectors are one reduction of all tokens."""
+        return len(self.poolings) == 1 and self.skipped == (0, 0)
 
-    def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
-        """Vectors as mixtures of token outputs; None if the layers are not linear."""
-        return self._mixture(tokens, self.skipped[1])
+    def reduced_mixture(self, tower: Tower, tokens: Tokens) -> Mixture | None:
+        """See ``TwoTowers``."""
+        return super().reduced_mixture(tower, tokens) if self.is_plain else None
 
-    def _mixture(self, tokens: Tokens, skipped: int) -> Mixture | None:
-        if skipped:
-            return None
-        mixture = self.layers.mixture(self.backbone(tokens).float(), tokens.mask)
-        return mixture.unit() if mixture is not None and self.unit else mixture
-
-    def narrow(self, dtype: torch.dtype) -> bool:
-        """Hold the transformer's weights in bf16 or int8 from now on."""
-        self.backbone.narrow(dtype)
-        return True
+    def read_first_outputs_only(self) -> None:
+        """See ``BiEncoder``."""
+        if self.is_plain:
+            super().read_first_outputs_only()
 
 
 class PairEncoder(nn.Module):
@@ -94,10 +77,11 @@ class PairEncoder(nn.Module):
 
     Args:
         network: of the transformers library, with a classification head or that of a language model; or a Backbone.
-        layers: after a Backbone, ending in one number.
+        layers: after a Backbone and its poolings, ending in one number.
         activation: of the scores.
         label: whose output is the score.
         against: of a language model: the token whose logit is subtracted from that of ``label``; None: none.
+        poolings: of a Backbone's outputs.
     """
 
     pairwise = True
@@ -105,16 +89,17 @@ class PairEncoder(nn.Module):
     def __init__(
         self,
         network: nn.Module,
-        layers: "Layers | None",
+        layers: Sequence[SentenceLayer],
         activation: nn.Module,
         *,
         label: int = 0,
         against: int | None = None,
+        poolings: tuple[Reduction, ...] = (),
     ) -> None:
         super().__init__()
-        self.network, self.layers, self.activation = network, layers, activation
-        self.label, self.against = label, against
-        self.generates = layers is None and type(network).__name__.endswith(CAUSAL)
+        self.network, self.layers, self.activation = network, nn.Sequential(*layers), activation
+        self.label, self.against, self.poolings = label, against, poolings
+        self.generates = not poolings and type(network).__name__.endswith(CAUSAL)
         config: Any = network.config
         self._takes_segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
@@ -125,8 +110,10 @@ class PairEncoder(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Scores ``[B]`` of pairs."""
-        if self.layers is not None:
-            values = self.layers(self.network(tokens), tokens.mask)
+        if self.poolings:
+            outputs = self.network(tokens)
+            with full_precision(outputs):
+                values = self.layers(pool(outputs.float(), tokens.mask, self.poolings))
         else:
             segments = {"token_type_ids": tokens.segments} if self._takes_segments else {}
             ids, mask, last = tokens.ids, tokens.mask, {}
@@ -165,67 +152,35 @@ def _widen_outputs(module: nn.Module, inputs: Any, outputs: Any) -> Any:
     return outputs
 
 
-class Layers(nn.Module):
-    """The modules after a transformer, from token outputs ``[B, T, H]`` to vectors ``[B, D]``.
+def read_layers(
+    descriptions: Sequence[HeadLayer], dimension: int
+) -> tuple[tuple[Reduction, ...], list[SentenceLayer], int]:
+    """The modules after a transformer: its poolings, the layers after them with their weights, and their dimension.
 
     Args:
         descriptions: a Pooling and the layers after it.
-        dimension: H.
-        truncated: how many of the first numbers of a vector are kept; None: all.
+        dimension: of token outputs.
+
+    Raises:
+        ArtifactError: a file is damaged, a layer is not supported, or does not fit the layer before it.
     """
-
-    def __init__(self, descriptions: Sequence[HeadLayer], dimension: int, truncated: int | None = None) -> None:
-        super().__init__()
-        pooling, *others = [layer for layer in descriptions if layer.kind != "Dropout"]
-        if pooling.kind != "Pooling":
+    pooling, *others = [layer for layer in descriptions if layer.kind != "Dropout"]
+    if pooling.kind != "Pooling":
+        raise ArtifactError(
+            f"{pooling.folder} is a {pooling.kind} before the Pooling, which polyrank does not support; choose another"
+            " model"
+        )
+    modes, layers = poolings(pooling), []
+    dimension *= len(modes)
+    for layer in others:
+        made = read_layer(layer)
+        if (n_in := made.settings.get("n_in", made.n_out) or dimension) != dimension:
             raise ArtifactError(
-                f"{pooling.folder} is a {pooling.kind} before the Pooling, which polyrank does not support; choose"
-                " another model"
+                f"{layer.folder} needs vectors of dimension {n_in}, and gets {dimension}; download the model again"
             )
-        self.poolings, self.truncated = poolings(pooling), truncated
-        self.dimension = dimension * len(self.poolings)
-        self.others = nn.ModuleList()
-        for layer in others:
-            made = read_layer(layer)
-            n_in = made.settings.get("n_in", made.n_out) or self.dimension
-            if n_in != self.dimension:
-                raise ArtifactError(
-                    f"{layer.folder} needs vectors of dimension {n_in}, and gets {self.dimension}; download the model"
-                    " again"
-                )
-            self.others.append(made)
-            self.dimension = made.n_out or self.dimension
-        if truncated is not None:
-            self.dimension = min(self.dimension, truncated)
-
-    def forward(self, outputs: Tensor, mask: Tensor, skipped: int = 0) -> Tensor:
-        """Token outputs ``[B, T, H]`` and their mask ``[B, T]`` to vectors ``[B, D]``, in fp32.
-
-        Args:
-            outputs, mask: of the tokens.
-            skipped: the number of tokens at the start, of a prompt, that are not pooled.
-        """
-        with full_precision(outputs):
-            mask = mask & (torch.arange(mask.shape[1], device=mask.device) >= skipped)
-            vectors = torch.cat([_pool(outputs.float(), mask, mode, skipped) for mode in self.poolings], -1)
-            for layer in self.others:
-                vectors = layer(vectors)
-        return vectors[:, : self.truncated]
-
-    def mixture(self, outputs: Tensor, mask: Tensor) -> Mixture | None:
-        """The vectors as mixtures; None unless they are a single mean, at most normalized."""
-        units = all(isinstance(layer, Unit) for layer in self.others) and self.truncated is None
-        if len(self.poolings) > 1 or self.poolings[0] not in MEANS or not units:
-            return None
-        weights = reduction_weights(mask, self.poolings[0], 0)[:, None]
-        mixture = Mixture(weights, outputs, torch.ones_like(mask[:, :1]))
-        return mixture.unit() if len(self.others) else mixture
-
-
-def _pool(outputs: Tensor, mask: Tensor, mode: Reduction, skipped: int) -> Tensor:
-    if mode == "first":
-        return outputs[:, skipped]
-    return reduce(outputs, mask, mode, 0)
+        layers.append(made)
+        dimension = made.n_out or dimension
+    return modes, layers, dimension
 
 
 def read_layer(layer: HeadLayer) -> SentenceLayer:
@@ -287,9 +242,15 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
     """
     folder = description.transformer
     if description.kind == "sentences":
-        backbone = load_backbone(folder)
-        layers = Layers(description.layers, backbone.dimension, description.truncated)
-        return SentenceEncoder(backbone, layers, unit=description.output == "cosine")
+        backbone, truncated = load_backbone(folder), description.truncated
+        modes, layers, dimension = read_layers(description.layers, backbone.dimension)
+        unit = description.output == "cosine"
+        if unit or truncated is None:  # then a last normalization is that of the tower
+            unit = unit or bool(layers and isinstance(layers[-1], Unit))
+            layers = without_last_units(layers)
+        tower = Tower(backbone, None, 1.0, length=1.0 if unit else None, layers=layers)
+        tower.dimension = min(dimension, truncated or dimension)
+        return SentenceEncoder(tower, modes)
     config = read_pretrained_config(folder)
     output = activation(description.output, folder)
     if scored := next((layer.settings for layer in description.layers if layer.kind == "LogitScore"), None):
@@ -300,7 +261,7 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
             for token in (label, 0 if against is None else against)
         ):
             raise ArtifactError(f"{folder} scores by the tokens {label} and {against}; download the model again")
-        return PairEncoder(network, None, output, label=label, against=against)
+        return PairEncoder(network, (), output, label=label, against=against)
     if not description.layers:
         label = positive_label(config.id2label)
         if label is None:
@@ -309,15 +270,17 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
                 f"{folder} has {config.num_labels} labels ({labels}), and ranking needs a single score; choose a model"
                 " with one label, or with a positive and a negative one"
             )
+        if config.get_text_config().pad_token_id is None:
+            raise ArtifactError(f"{folder / 'config.json'} has no pad_token_id, which pairs of a batch need; set it")
         network = load_pretrained(folder, config, CLASSIFIER)
-        return PairEncoder(network, None, output, label=label)
+        return PairEncoder(network, (), output, label=label)
     backbone = load_backbone(folder)
-    layers = Layers(description.layers, backbone.dimension)
-    if layers.dimension != 1:
+    modes, layers, n_scores = read_layers(description.layers, backbone.dimension)
+    if n_scores != 1:
         raise ArtifactError(
-            f"{folder} has {layers.dimension} scores per pair, and ranking needs one; choose a model with one label"
+            f"{folder} has {n_scores} scores per pair, and ranking needs one; choose a model with one label"
         )
-    return PairEncoder(backbone, layers, output)
+    return PairEncoder(backbone, layers, output, poolings=modes)
 
 
 def positive_label(labels: Mapping[int, str]) -> int | None:
