@@ -38,7 +38,7 @@ def main() -> None:
         fitted = polyrank.fit(
             work / "data", work / "support", minutes=options.minutes, resume=True, show=lambda line: print(line.cells())
         )
-        kept = ("lines", "untried", "terms", "chosen", "threshold", "settings", "ranker", "machine")
+        kept = ("lines", "untried", "terms", "chosen", "settings", "ranker", "machine")
         result = {key: fitted.report[key] for key in kept}
         result["test"] = {key: fitted.report["test"][key] for key in ("ranker", "BM25")}
         result["minutes"] = {"cpu": (time.process_time() - used) / 60, "wall": (time.perf_counter() - began) / 60}

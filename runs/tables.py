@@ -15,6 +15,7 @@ from report.best import best
 from report.convert import ablations, convert
 from report.crashes import crashes, faults, kills
 from report.figures import described, machine, table
+from report.fit import fitted
 from report.frequencies import weighting_from_scratch
 from report.front import BLOCKS
 from report.general import general
@@ -41,6 +42,7 @@ SECTIONS = (
     two_encoders,
     general,
     one_ranker,
+    fitted,
     second_stage,
     weighting_from_scratch,
     post_training,

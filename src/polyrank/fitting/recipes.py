@@ -15,7 +15,7 @@ from polyrank.records import Example
 from polyrank.training import train
 from polyrank.training.data import n_given
 
-MANY_REPEATS = 0.3
+MANY_REPEATS = 0.2
 """From this share of repeated replies on, four passes with dropout rank better than two without."""
 MAX_PASS = 60_000
 """Pairs of one pass; more than two passes over so many gain little in their time."""
@@ -65,7 +65,7 @@ class Planned:
         """
         files = {name: str(data.files[name].resolve()) for name in ("train", "valid")}
         data_table = {**files, "speaker": data.speaker, "max_valid": MAX_VALID, **self.tables.get("data", {})}
-        trained = {**self.tables["train"], "evaluate_per_epoch": 1, **changes}
+        trained = {**self.tables["train"], "evaluate_per_epoch": 1, "early_stopping": 3, **changes}
         return {**self.tables, "data": data_table, "train": trained, "output": str(output.resolve())}
 
     def n_steps(self, data: FitData) -> int:
