@@ -18,7 +18,7 @@ import httpx
 
 from attached import end_with_parent
 
-LISTENING = re.compile(r"listening at (http://\S+);")
+LISTENING = re.compile(r"listening at ((?:http://|unix:)\S+);")
 PRINTED = re.compile(r"#key=(\S+)")
 
 

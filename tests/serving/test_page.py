@@ -1,7 +1,10 @@
 """The page at ``/`` in a real browser, with a real server."""
 
+import getpass
 import json
 import shutil
+import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +118,59 @@ def watched(browser: Any) -> Iterator[Watched]:
     yield watched
     context.close()
     assert watched.problems == []
+
+
+NGINX = """user {user}; daemon off; pid {folder}/pid; error_log stderr; events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  server {{
+    listen 127.0.0.1:{port};
+    location /support/ {{ proxy_pass {server}/; }}
+    location /desk/ {{ proxy_pass http://unix:{socket}; }}
+  }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def proxy(server: Running, paths: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """nginx, which removes one prefix from paths, and keeps another for a server at a Unix socket."""
+    if (nginx := shutil.which("nginx")) is None:
+        pytest.skip("apt install nginx-light")
+    folder = tmp_path_factory.mktemp("nginx")
+    (folder / "serve.toml").write_text(f'prefix = "/desk"\nhost = "unix:{folder}/polyrank.sock"\n', "utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = NGINX.format(
+        user=getpass.getuser(), folder=folder, port=port, server=server.url, socket=folder / "polyrank.sock"
+    )
+    (folder / "nginx.conf").write_text(text, "utf-8")
+    with (
+        serving(f"support={paths['support']}", "--config", folder / "serve.toml"),
+        subprocess.Popen([nginx, "-c", folder / "nginx.conf"], stderr=subprocess.DEVNULL) as process,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
+            client.get(f"{url}/support/live").raise_for_status()
+        yield url
+        process.terminate()
+
+
+@pytest.mark.parametrize("prefix", ["support", "desk"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_below_a_prefix(watched: Watched, proxy: str, prefix: str, width: int) -> None:
+    watched.page.set_viewport_size({"width": width, "height": 800})
+    page = watched.open(f"{proxy}/{prefix}")
+    send_turn(page, "hello")
+    page.get_by_role("button", name="Why reply 1").click()
+    expect(page.locator(".why")).to_be_visible()
+    for view, shown_first in (("Catalogue", ".candidate"), ("Figures", ".served")):
+        page.get_by_role("link", name=view).click()
+        expect(page.locator(shown_first).first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert httpx.post(f"{proxy}/{prefix}/v1/score", json={"context": "hi", "candidates": ["a"]}).status_code == 200
 
 
 def send_turn(page: Any, text: str) -> None:

@@ -544,7 +544,7 @@ def test_health_routes_of_other_services(client: httpx.Client) -> None:
     info = client.get("/info").json()
     assert (info["model_id"], info["max_client_batch_size"], info["model_type"]) == (
         "support",
-        2_048,
+        512,  # of 8 KB each in a body of 4 MiB
         {"embedding": {"pooling": "mean"}},
     )
 
@@ -571,12 +571,12 @@ def test_fields_of_other_services_are_supported_or_refused(client: httpx.Client)
         ("/v2/embed", {"texts": [long], "truncate": "START"}, 400),
         ("/v2/embed", {"texts": [long], "truncate": "END"}, 200),
         ("/v2/embed", {"texts": ["a"], "truncate": "NONE"}, 200),
-        ("/v2/embed", {"texts": ["a"], "images": []}, 422),
+        ("/v2/embed", {"texts": ["a"], "images": ["data:"]}, 422),
         ("/v2/rerank", {"query": "a", "documents": ["hello"], "max_tokens_per_doc": 1}, 422),
         ("/v2/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 1}, 200),
         ("/v2/embed", {"texts": ["hello"], "max_tokens": 1}, 422),
         ("/v2/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 4_096}, 200),
-        ("/v1/rerank", {"query": "a", "documents": ["b"], "rank_fields": ["title"]}, 422),
+        ("/v1/rerank", {"query": "a", "documents": [{"text": "b"}], "rank_fields": ["title"]}, 422),
         ("/embed", {"inputs": long, "truncate": False}, 413),
         ("/embed", {"inputs": long, "truncate": True}, 200),
         ("/embed", {"inputs": long, "truncation_direction": "right"}, 200),

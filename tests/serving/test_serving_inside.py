@@ -630,7 +630,7 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
         ("/v1/embeddings", {"input": [1, 2]}, 400, "input", "input: token ids belong to another vocabulary"),
         ("/v1/embeddings", {"input": [[1], [2]]}, 400, "input", "input: token ids belong to another vocabulary"),
         ("/v1/embeddings", {"input": []}, 400, "input", "input is empty; send at least one text"),
-        ("/v1/embeddings", {"input": {"text": "a"}}, 400, "input", "input: "),
+        ("/v1/embeddings", {"input": {"image": "a"}}, 400, "input", "input"),
         ("/v1/embeddings", {"input": "a", "dimensions": 31}, 400, "dimensions", "support has vectors of 32 numbers"),
         ("/v1/candidates", {"candidates": [{"text": ""}]}, 422, "candidates[0].text", "candidates[0].text: "),
         ("/v1/candidates", {"candidates": [{"text": "a", "id": "b" * 513}]}, 422, "candidates[0].id", ""),
@@ -686,7 +686,8 @@ def test_unknown_routes_and_methods(client: TestClient) -> None:
 
 def test_the_description_names_errors_and_keys(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
-    assert not [path for path in document["paths"] if path == "/" or path.startswith("/page")]  # for browsers
+    assert not [path for path in document["paths"] if path.startswith("/page")]  # for browsers
+    assert list(document["paths"]["/"]) == ["post"]
     shapes = {"/v1/respond": "ErrorAnswer", "/v2/embed": "CohereError", "/rerank": "CohereError", "/embed": "TeiError"}
     for path, methods in document["paths"].items():
         for operation in methods.values():
@@ -928,7 +929,7 @@ def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None
         assert refused.headers["www-authenticate"] == 'Basic realm="polyrank", charset="UTF-8"'
         client.headers["authorization"] = "Bearer a-key-that-is-long"
         assert client.get("/v1/models", headers={"host": "example.org"}).status_code == 200
-        assert client.get("/").status_code == 404  # no page
+        assert client.get("/").status_code == 405  # no page
         for key, status in (("a-key-that-is-long", 400), ("a-key-that-reads", 403)):  # no index; no right
             change = client.delete("/v1/candidates/r0", headers={"authorization": f"Bearer {key}"})
             assert change.status_code == status

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.records import Context
-from polyrank.serving.jobs import FIRST_COST, IN_TIME, QUEUE_S, SHORT_QUEUE, Job, JobQueue, OverloadedError
+from polyrank.serving.jobs import FIRST_COST, IN_TIME, SHORT_QUEUE, Job, JobQueue, OverloadedError
 from polyrank.serving.tasks import EmbedTask, ScoreTask
 
 TOGETHER = 100
@@ -173,11 +173,11 @@ def test_jobs_that_would_be_late_are_refused(loop: asyncio.AbstractEventLoop) ->
 
 def test_a_longer_queue_is_limited_in_time(loop: asyncio.AbstractEventLoop) -> None:
     waiting = JobQueue(1_000, TOGETHER, Clock())
-    measured(waiting, request(loop, 1), QUEUE_S / SHORT_QUEUE * 1.01)
+    measured(waiting, request(loop, 1), 1 / SHORT_QUEUE * 1.01)
     for _ in range(SHORT_QUEUE):
-        waiting.add(request(loop, 1, deadline=1000 * QUEUE_S))
+        waiting.add(request(loop, 1, deadline=1000.0))
     with pytest.raises(OverloadedError) as refused:
-        waiting.add(request(loop, 1, deadline=1000 * QUEUE_S))
+        waiting.add(request(loop, 1, deadline=1000.0))
     assert refused.value.retry_after >= 1
     waiting.next_batch()
     waiting.check_capacity()

@@ -12,7 +12,8 @@ from polyrank.config.names import Backend
 from polyrank.config.tables import read_tables
 from polyrank.errors import ConfigError, UsageError
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+NAME = re.compile(r"(?!.*:(query|candidate|latest)$)[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+UNIX = "unix:"  # before the path of a socket
 Port = Annotated[int, Limits(least=0, most=65_535)]
 MetadataBytes = Annotated[int, Limits(least=2, most=65_536)]  # the limit of an index
 
@@ -35,6 +36,8 @@ class LimitSettings(Settings):
         filter_timeout_s: seconds that a filter or a word search may scan the candidates.
         body_timeout_s: seconds that a client has to send a request.
         queue: requests that wait for the model.
+        wait_s: seconds of work that may wait for the model before the server refuses requests; at most 16 requests may
+            wait for longer, within ``timeout_s``. More accepts larger bursts; less keeps the delay after them short.
         connections: open at the same time.
     """
 
@@ -50,6 +53,7 @@ class LimitSettings(Settings):
     filter_timeout_s: Positive = 5.0
     body_timeout_s: Positive = 10.0
     queue: Count = 512
+    wait_s: Positive = 1.0
     connections: Count = 4_096
 
 
@@ -93,7 +97,7 @@ class ServingSettings(Settings):
     """The behaviour of a server.
 
     Args:
-        host: the address to listen on; an address that other machines can reach requires keys.
+        host: the address to listen on; an address that other machines can reach requires keys. "unix:PATH": a socket.
         port: 0: any free port.
         api_key_file: a file with one key per line; None: every client that reaches the server has full access.
         device: for networks: auto, cpu, cuda or mps.
@@ -103,6 +107,10 @@ class ServingSettings(Settings):
         drain_s: seconds after SIGTERM in which the server still accepts requests while ``/ready`` returns 503, so that
             a load balancer notices. Ctrl-C skips this time.
         page: serve a page at ``/``.
+        prefix: the beginning of all paths, such as "/support", behind a proxy that does not remove it.
+        cors_origins: origins of web pages elsewhere whose scripts may use the server, such as "https://desk.example";
+            "*": all.
+        unknown_fields: "report" or "refuse" unknown fields of requests in other services' formats.
         query_prefix: a text to embed that begins with it is a context, without the prefix, such as "query: "; for
             applications that send both sides alike. Empty: none.
         document_prefix: the same for candidates, such as "passage: ".
@@ -118,6 +126,9 @@ class ServingSettings(Settings):
     threads: Count | None = None
     drain_s: NonNegativeFloat = 1.0
     page: bool = True
+    prefix: str = ""
+    cors_origins: tuple[str, ...] = ()
+    unknown_fields: Literal["report", "refuse"] = "report"
     query_prefix: str = ""
     document_prefix: str = ""
     limits: LimitSettings = field(default_factory=LimitSettings)
@@ -171,12 +182,13 @@ def checked_name(name: str) -> str:
     Raises:
         UsageError: the name is invalid.
 
-    >>> checked_name("support-en")
-    'support-en'
+    >>> checked_name("BAAI/bge-reranker-v2-m3")
+    'BAAI/bge-reranker-v2-m3'
     """
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:80]!r} is not a valid name; use 1 to 64 of a-z, 0-9, _ and -, and start with a letter or digit"
+            f"{name[:80]!r} is not a valid name; use 1 to 128 of A-Z, a-z, 0-9 and ._:/@+-, start with a letter or"
+            " digit, and do not end in :query, :candidate or :latest"
         )
     return name
 
@@ -184,11 +196,11 @@ def checked_name(name: str) -> str:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address.
 
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    >>> is_loopback("127.0.0.1"), is_loopback("unix:/run/polyrank.sock"), is_loopback("0.0.0.0")
     (True, True, False)
     """
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or host.startswith(UNIX) or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -14,6 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
@@ -50,7 +52,7 @@ STATUSES = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 500, 503, 504
 
 def create_app(
     models: Mapping[str, str], settings: ServingSettings, started: Worker | None = None
-) -> tuple[Guard, Server]:
+) -> tuple[ASGIApp, Server]:
     """Create the app and its server; the model processes start with the app's lifespan.
 
     Args:
@@ -69,6 +71,7 @@ def create_app(
         settings.workers,
         max_waiting=settings.limits.queue,
         timeout_s=settings.limits.timeout_s,
+        wait_s=settings.limits.wait_s,
         on_batch=metrics.computed,
         started=started,
     )
@@ -121,7 +124,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_http)
     _describe(app)
-    guard = Guard(
+    guard: ASGIApp = Guard(
         app,
         keys=keys,
         limits=settings.limits,
@@ -131,7 +134,11 @@ def create_app(
         changes=_changes,
         stopping=lambda: server.draining,
         signed=frozenset({f"/hooks/{settings.hook.kind}"} if settings.hook.kind else ()),
+        prefix=settings.prefix,
     )
+    if settings.cors_origins:  # outside, because preflight requests have no key
+        exposed, every = ("x-request-id", "x-warnings", "retry-after"), ("*",)
+        guard = CORSMiddleware(guard, settings.cors_origins, every, every, expose_headers=exposed)
     return guard, server
 
 

@@ -22,7 +22,7 @@ from polyrank.serving.keys import Keys, file_stamp
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.strict import refuse_size
-from polyrank.serving.tasks import Embedded, ScoredTexts, Task
+from polyrank.serving.tasks import Embedded, ScoredTexts, ServedInfo, Task
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 T = TypeVar("T")
@@ -35,6 +35,13 @@ CHARACTERS_PER_TOKEN = 4
 CHARACTERS_READ = 200  # take as long to split into tokens as a model needs for one token
 TOKENS_PER_PART = 2_048  # of long lists, so that short requests can run between the parts
 MAX_BLOCKING = 128  # requests that wait for the disk
+SUITS: dict[str, Callable[[ServedInfo], bool]] = {
+    "": lambda info: True,
+    "replies": lambda info: info.index is not None,
+    "candidates": lambda info: info.index is not None,
+    "scores": lambda info: info.reranks,
+    "vectors": lambda info: info.dimension is not None,
+}
 
 
 @dataclass(slots=True)
@@ -85,12 +92,13 @@ class Server:
             except UsageError as error:
                 log.error("keeping the old keys: %s", error)
 
-    def resolve_name(self, requested: str | None, needs: str = "") -> str:
+    def resolve_name(self, requested: str | None, needs: str) -> str:
         """The name of the model, ranker or index that a request is for.
 
         Args:
             requested: by the client; None: the first that is suitable.
-            needs: "replies" or "candidates", which only indexes have; empty: anything is suitable.
+            needs: "replies" or "candidates", which only indexes have; "scores" or "vectors": the first that re-ranks,
+                or that has vectors, otherwise the first; empty: anything is suitable.
 
         Raises:
             HttpError: nothing of that name is served, it is not suitable, or nothing is ready yet.
@@ -98,9 +106,10 @@ class Server:
         if requested:
             self.check_name(requested)
         self.check_ready()
-        for name in [requested] if requested else self.models:
-            if not needs or self.pool.info[name].kind != "model":
-                return name
+        names = [requested] if requested else list(self.models)
+        suitable = [name for name in names if SUITS[needs](self.pool.info[name])]
+        if suitable or needs in ("scores", "vectors"):
+            return [*suitable, *names][0]
         problem = f"{requested} is a model and has" if requested else "no index is served, so there are"
         raise HttpError(400, f"{problem} no {needs}; use an index", param="model")
 
@@ -170,7 +179,7 @@ class Server:
         """
         info, longest = self.pool.info[name], max(map(len, texts), default=0)
         most = (info.max_context_tokens if side == "context" else info.max_candidate_tokens) or longest
-        if limit is not None and limit < min(most, longest):
+        if limit is not None and 0 < limit < min(most, longest):
             raise HttpError(422, f"{name} reads up to {most:,} tokens of a text; omit {param}", param=param)
 
     def tokens(self, name: str, texts: Sequence[str], side: Literal["context", "candidate", "document"]) -> int:

@@ -20,11 +20,16 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.pool import RefusedError, WorkerDiedError
 
 SHOWN = 100  # characters of input that a message quotes
-COHERE = ("/rerank", "/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")
-TEI = ("/rerank", "/embed", "/info", "/health")
+RERANKS = (
+    *("/v1/rerank", "/v2/rerank", "/v1/reranks", "/reranks", "/v1/reranking", "/reranking", "/v1/ranking", "/ranking"),
+    "/v1/retrieval/{name:path}/reranking",
+)
+COHERE = ("/rerank", *RERANKS, "/v1/embed", "/v2/embed")
+TEI = ("/rerank", "/embed", "/similarity", "/info", "/health", "/")
 TEI_TYPES = {429: "Overloaded", 503: "Unhealthy"}
-OPENAI = "/v1/embeddings"
-JINA = "/v1/rerank"
+OPENAI = ("/v1/embeddings", "/embeddings")
+OLLAMA = ("/api/embed", "/api/embeddings")
+NO_DETAIL = ("/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")  # Jina's, Voyage's and NVIDIA's errors have this field
 
 TYPES = {
     400: "invalid_request_error",
@@ -76,7 +81,7 @@ class HttpError(Exception):
 
     def status_of(self, path: str) -> int:
         """The status that clients of a route expect: OpenAI answers 400 to invalid values, Cohere to long texts."""
-        invalid = (path == OPENAI and self.status == 422) or (path in COHERE[1:] and self.code == "too_long")
+        invalid = (path in OPENAI and self.status == 422) or (path in COHERE[1:] and self.code == "too_long")
         return 400 if invalid else self.status
 
     def body(self, path: str) -> dict[str, Any]:
@@ -84,8 +89,10 @@ class HttpError(Exception):
         if path in COHERE or path in TEI:
             kind = TEI_TYPES.get(self.status, "Validation" if self.status < 500 else "Backend")
             body = {"message": self.message} if path in COHERE else {}
-            body |= {"detail": self.message} if path == JINA else {}
+            body |= {"detail": self.message} if path in RERANKS and path not in NO_DETAIL else {}
             return body | ({"error": self.message, "error_type": kind} if path in TEI else {})
+        if path in OLLAMA:
+            return {"error": self.message}
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 

@@ -28,6 +28,9 @@ LARGE_BODIES = 16  # bodies of the maximum size that may be in memory at once
 CLIENT_LEFT = 499  # logged if a client did not wait for its answer
 LOCAL = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PROXIES = ("x-forwarded-", "forwarded", "via", "x-real-ip")  # beginnings of headers that proxies add
+OWN_ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)  # of a request, from a client or a proxy
+TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")  # W3C Trace Context
+FREE_PATHS = "/v1/candidates/"  # ids may contain and end in slashes
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -45,6 +48,7 @@ class Guard:
         check_capacity: raises if the server has no capacity for a request that computes.
         on_answer: called with the route, the status and the seconds of each request.
         computing: paths of routes that compute.
+        prefix: removed from the beginning of paths.
         changes: whether a request with this method and path changes candidates.
         stopping: whether clients should use another server.
         signed: paths that need no key, because their routes check signatures.
@@ -62,10 +66,12 @@ class Guard:
         changes: Callable[[str, str], bool],
         stopping: Callable[[], bool] = lambda: False,
         signed: frozenset[str] = frozenset(),
+        prefix: str = "",
     ) -> None:
         self.app, self.keys, self.limits = app, keys, limits
         self._check_capacity, self._on_answer, self._computing = check_capacity, on_answer, computing
         self._changes, self._stopping, self._signed = changes, stopping, signed
+        self._prefix = prefix.rstrip("/")
         self._n_active = 0
         self._n_bytes = 0  # of large bodies
 
@@ -77,6 +83,7 @@ class Guard:
             else:
                 await send({"type": "websocket.close", "code": 1008})
             return
+        scope["path"] = self._path(scope["path"])
         request = _Request(scope, receive, send)
         self._n_active += 1
         try:
@@ -93,6 +100,12 @@ class Guard:
             self._n_active -= 1
             self._n_bytes -= request.n_bytes
             self._note(request)
+
+    def _path(self, path: str) -> str:
+        """A path without the prefix, repeated slashes and slashes at its end, which clients' base URLs lead to."""
+        rest = path.removeprefix(self._prefix)
+        path = rest if rest.startswith("/") else "/" if not rest else path
+        return path if path.startswith(FREE_PATHS) else re.sub("/+", "/", path).rstrip("/") or "/"
 
     async def _answer(self, request: "_Request") -> None:
         """Pass a request to the app once its body has arrived, for as long as its client waits.
@@ -131,7 +144,10 @@ class Guard:
             self._check_capacity()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         none = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
-        if kind != "application/json" and not kind.endswith("+json") and not none:
+        # browsers always send an origin; without one, a type is not needed to keep pages elsewhere out
+        if not kind and "origin" not in headers:
+            scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
+        elif kind != "application/json" and not kind.endswith("+json") and not none:
             raise HttpError(415, "the content type is not application/json; send JSON with that type", headers=CLOSE)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise HttpError(415, "the body is compressed; send it without Content-Encoding", headers=CLOSE)
@@ -226,6 +242,7 @@ class Guard:
                 {
                     "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                     "request_id": request.id,
+                    **({"traceparent": request.trace.decode()} if request.trace else {}),
                     "method": scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "?",
                     "route": route,
                     "status": request.status,
@@ -245,7 +262,13 @@ class _Request:
         self.scope, self.receive, self._send = scope, receive, send
         self.started = time.perf_counter()
         self.key: str | None = None  # name of the key that it was sent with
-        self.id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
+        sent = dict(scope["headers"])
+        wanted, trace = sent.get(b"x-request-id", b""), sent.get(b"traceparent", b"")
+        own = secrets.token_hex(12)
+        self.id = wanted.decode() if OWN_ID.fullmatch(wanted) else own
+        self.trace = trace if TRACE.fullmatch(trace) else b""
+        # clients may send an id again; feedback needs one for each answer
+        scope.setdefault("state", {}).update(request_id=self.id, answer_id=own)
         self.warnings: list[str] = scope["state"].setdefault("warnings", [])
         self.status = 0  # until the answer starts
         self.complete = False
@@ -257,6 +280,8 @@ class _Request:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             fixed = [(b"x-request-id", self.id.encode()), *HEADERS]
+            if self.trace:
+                fixed += [(b"traceparent", self.trace)]
             if self.last:
                 fixed += [(b"connection", b"close")]
             if self.warnings:  # some clients' answers are lists, which have no field for them

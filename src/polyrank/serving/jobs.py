@@ -19,8 +19,7 @@ SMOOTHING = 0.2  # weight of the newest batch in the cost per token
 FIRST_COST = 2e-5  # seconds per token, until it is measured
 IN_TIME = 0.8  # share of the time until a deadline that the estimated wait may take
 TOKENS_TOGETHER = 4_096  # per batch, unless a single job has more
-SHORT_QUEUE = 16  # requests that may wait regardless of QUEUE_S, if they finish in time
-QUEUE_S = 1.0  # seconds of work in a longer queue: keeps the delay after an overload short
+SHORT_QUEUE = 16  # requests that may wait regardless of ``wait_s``, if they finish in time
 
 
 @dataclass(slots=True, eq=False)
@@ -70,14 +69,21 @@ class JobQueue:
 
     Args:
         max_requests: number of requests that may wait.
+        wait_s: seconds of work in a queue of more than SHORT_QUEUE requests.
         tokens_together: limit per batch.
         clock: returns seconds.
     """
 
     def __init__(
-        self, max_requests: int, tokens_together: int = TOKENS_TOGETHER, clock: Callable[[], float] = time.monotonic
+        self,
+        max_requests: int,
+        tokens_together: int = TOKENS_TOGETHER,
+        clock: Callable[[], float] = time.monotonic,
+        wait_s: float = 1.0,
     ) -> None:
-        self.max_requests, self.tokens_together, self._clock = max_requests, tokens_together, clock
+        self.max_requests, self.tokens_together, self._clock, self.max_wait_s = (
+            max_requests, tokens_together, clock, wait_s
+        )  # fmt: skip
         self._requests: deque[deque[Job]] = deque()
         self._tokens: Counter[tuple[str, str]] = Counter()  # waiting, by kind
         self._cost: dict[tuple[str, str], float] = {}  # seconds per token, by kind
@@ -118,7 +124,7 @@ class JobQueue:
     def _check_queue(self, own_s: float, limit_s: float, n_processes: int) -> None:
         queue_s = self.wait_s / n_processes
         too_late = queue_s + own_s / n_processes > limit_s
-        if len(self) >= self.max_requests or too_late or (len(self) >= SHORT_QUEUE and queue_s > QUEUE_S):
+        if len(self) >= self.max_requests or too_late or (len(self) >= SHORT_QUEUE and queue_s > self.max_wait_s):
             raise OverloadedError(max(queue_s / 2, 1.0))
 
     def put_back(self, jobs: Sequence[Job]) -> None:

@@ -133,6 +133,7 @@ class Pool:
         n: number of processes.
         max_waiting: number of jobs that may wait.
         timeout_s: for each request.
+        wait_s: see ``polyrank.serving.jobs.JobQueue``.
         on_batch: called with each batch and the seconds that it took, and with None when a process has died.
         started: a process that is already started.
     """
@@ -144,11 +145,12 @@ class Pool:
         *,
         max_waiting: int = 512,
         timeout_s: float = 30.0,
+        wait_s: float = 1.0,
         on_batch: Callable[[Sequence[Job] | None, float], None] = lambda batch, seconds: None,
         started: Worker | None = None,
     ) -> None:
         self.setup, self.n, self.timeout_s, self._on_batch = setup, n, timeout_s, on_batch
-        self.waiting = JobQueue(max_waiting)
+        self.waiting = JobQueue(max_waiting, wait_s=wait_s)
         self.info: dict[str, ServedInfo] = {}
         self.failure: StartupError | None = None
         self.n_ready = 0
@@ -328,7 +330,9 @@ class Pool:
                 if not batch:
                     continue
                 if (opened_again := outcomes[0].info) is not None:
-                    self.info = {**self.info, batch[0].name: opened_again}
+                    path = self.setup.models[batch[0].name]
+                    shared = [name for name, other in self.setup.models.items() if other == path]
+                    self.info = self.info | dict.fromkeys(shared, opened_again)
                 for job, outcome in zip(batch, outcomes, strict=True):
                     _settle(job, outcome)
                 seconds = time.monotonic() - started

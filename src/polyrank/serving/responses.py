@@ -7,6 +7,8 @@ import orjson
 from fastapi import Request, Response
 
 from polyrank.serving.context import Server
+from polyrank.serving.dialects import Dialect
+from polyrank.serving.errors import HttpError, shown
 
 MEDIA_TYPE = "application/json"
 
@@ -21,6 +23,34 @@ def warn(request: Request, message: str) -> None:
     warnings: list[str] = request.scope["state"]["warnings"]
     if message not in warnings:
         warnings.append(message)
+
+
+def check_fields(request: Request, payload: Dialect, model: str | None = None) -> str | None:
+    """The model that a request in another service's format names; reports its unknown fields.
+
+    Args:
+        request: that is answered.
+        payload: its body.
+        model: that its address names.
+
+    Raises:
+        HttpError: it has an unknown field, and the settings refuse them; or it names two models.
+    """
+    server: Server = request.app.state.server
+    if unknown := payload.unknown:
+        if server.settings.unknown_fields == "refuse":
+            raise HttpError(422, f"{unknown[0]} is not a field of this route", param=unknown[0], code="invalid_value")
+        warn(request, f"ignored, because this server has no such field: {', '.join(unknown)}")
+    if payload.model and not payload.names_models and payload.model not in server.models:
+        warn(request, "the model that the body names is not served; model=NAME in the address selects one")
+        return model
+    if None not in (model, payload.model) and payload.model != model:
+        raise HttpError(
+            422,
+            f"the body names model {shown(payload.model or '')} and the address {shown(model or '')}",
+            param="model",
+        )
+    return payload.model or model
 
 
 def meta_of(request: Request, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyrank.config.serving import ServingSettings, check_reach
+from polyrank.config.serving import UNIX, ServingSettings, check_reach
 from polyrank.errors import UsageError
 from polyrank.serving.pool import Worker
 from polyrank.serving.worker import Setup
@@ -73,9 +74,11 @@ def serve(
         )
         uvicorn_ = uvicorn.Server(config)
         uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # polyrank handles signals
-        host, port = bound.getsockname()[:2]
-        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        report = partial(listening, address, app.keys.secret)
+        host, port = settings.host, 0
+        if not host.startswith(UNIX):
+            host, port = bound.getsockname()[:2]
+        address = host if not port else f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        report = partial(listening, address, server.keys.secret)
         work = _until_stopped(uvicorn_, server, bound, report, lambda: ready(server))
         runner = asyncio.Runner(loop_factory=config.get_loop_factory())
     except BaseException:
@@ -158,6 +161,8 @@ def _raise_file_limit() -> None:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    if host.startswith(UNIX):
+        return _bind_path(Path(host.removeprefix(UNIX)))
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -168,3 +173,19 @@ def _bind(host: str, port: int) -> socket.socket:
         raise UsageError(
             f"cannot listen at {host}:{port} ({error.strerror or error}); choose another `host` or `port`"
         ) from error
+
+
+def _bind_path(path: Path) -> socket.socket:
+    """A Unix socket for this user and its group, in place of one that no process listens at."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+                if other.connect_ex(str(path)) == 0:
+                    raise UsageError(f"another process listens at {path}; stop it, or choose another `host`")
+            path.unlink()
+        bound.bind(str(path))
+        path.chmod(0o660)
+        return bound
+    except OSError as error:
+        raise UsageError(f"cannot listen at {path} ({error.strerror or error}); choose another `host`") from error

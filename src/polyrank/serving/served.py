@@ -114,6 +114,7 @@ class Served:
             min((cut.max_candidate_tokens for cut in cuts), default=None),
             by_list=isinstance(self.scorer, LexicalScorer) or bool(getattr(self.scorer, "rerankers", ())),
             relevance=(self.scorer if self.replies is None else self.replies.scorer).relevance,
+            reranks=self.encoder is None or bool(getattr(self.scorer, "rerankers", ())),
             two_sides=self.encoder is not None and _has_two_sides(self.encoder),
         )
         if self.replies is None:
@@ -246,17 +247,17 @@ def vectors_as_json(vectors: NDArray[np.float32], form: str) -> list[bytes]:
 
     Args:
         vectors: of any length.
-        form: "float": the shortest numbers that restore the same float32; "base64": of little-endian float32; "unit":
-            numbers of the vector scaled to length 1.
+        form: "float": the shortest numbers that restore the same float32; "base64": of little-endian float32; with
+            "unit-" before it: of the vector scaled to length 1.
 
     >>> array = np.array([[3, 4]], np.float32)
-    >>> vectors_as_json(np.array([[0.1, 1]], np.float32), "float"), vectors_as_json(array, "unit")
+    >>> vectors_as_json(np.array([[0.1, 1]], np.float32), "float"), vectors_as_json(array, "unit-float")
     ([b'[0.1,1.0]'], [b'[0.6,0.8]'])
     """
-    if form == "base64":
-        return [b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"' for vector in vectors]
-    if form == "unit":
+    if form.startswith("unit-"):
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    if form.endswith("base64"):
+        return [b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"' for vector in vectors]
     return [orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY) for vector in vectors]
 
 

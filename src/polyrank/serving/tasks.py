@@ -140,6 +140,7 @@ class ServedInfo:
         relevance: of its scores; None: unknown.
         threshold: the lowest raw score of a reply that is returned, if the ranker was calibrated by scores.
         by_list: the score of a text depends on the other texts of its list.
+        reranks: texts are ranked by a network that reads both together, as the only stage or as the second.
         two_sides: the vector of a text depends on whether it is a context or a candidate.
     """
 
@@ -157,6 +158,7 @@ class ServedInfo:
     threshold: float | None = None
     relevance: Relevance | None = None
     by_list: bool = False
+    reranks: bool = False
     two_sides: bool = False
 
 

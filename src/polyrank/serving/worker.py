@@ -95,7 +95,8 @@ def _open_models(setup: Setup) -> "dict[str, Served]":
     if setup.threads is not None:
         set_threads(setup.threads)
     device = turn_of(setup.number, setup.device) if setup.backend == "torch" else setup.device
-    return {name: Served(name, path, device, setup.backend) for name, path in setup.models.items()}
+    opened = {path: Served(name, path, device, setup.backend) for name, path in setup.models.items()}
+    return {name: opened[path] for name, path in setup.models.items()}
 
 
 def _outcomes(served: "dict[str, Served]", name: str, tasks: Sequence[Task[Any]]) -> list[TaskOutcome]:
@@ -125,7 +126,8 @@ def _reopen_if_replaced(served: "dict[str, Served]", name: str) -> bool:
     except Exception as error:
         log.error("keeping the old %s: %s", name, error)
         return False
-    served[name] = reopened or served[name]
+    if reopened is not None:
+        served |= {other: reopened for other, one in served.items() if one is served[name]}
     return reopened is not None
 
 

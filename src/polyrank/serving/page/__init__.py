@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fastapi import APIRouter
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse, RedirectResponse
 
 FOLDER = Path(__file__).parent / "files"
 POLICY = (
@@ -17,8 +17,10 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-async def index() -> FileResponse:
-    """The page itself."""
+async def index(request: Request) -> Response:
+    """The page itself, whose files have relative addresses."""
+    if not request.scope["raw_path"].endswith(b"/"):  # it is the prefix of a proxy
+        return RedirectResponse(request.scope["raw_path"].rpartition(b"/")[2].decode("latin-1") + "/")
     return FileResponse(FOLDER / "index.html", headers=HEADERS)
 
 

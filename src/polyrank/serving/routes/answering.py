@@ -39,7 +39,7 @@ async def respond(payload: RespondRequest, request: Request, server: CurrentServ
     computed = await server.compute(name, [task], [n_tokens])
     (responded,) = computed.values
     answer = responded.answer
-    request_id = request.scope["state"]["request_id"]
+    request_id = request.scope["state"]["answer_id"]
     if server.feedback is not None:
         try:
             server.feedback.show(_shown(request_id, name, context, payload.conversation or "", responded))

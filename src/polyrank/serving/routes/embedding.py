@@ -1,4 +1,4 @@
-"""Vectors, in the formats of OpenAI, Cohere and text-embeddings-inference.
+"""Vectors, in the formats of other services, see ``polyrank.serving.dialects``.
 
 A model may have different networks for contexts and candidates. ``NAME:query`` and ``NAME:candidate`` select one of
 them, for clients that send only a model's name; ``NAME`` alone means candidates, unless a field of the request selects
@@ -9,29 +9,34 @@ A thousand vectors make several megabytes of JSON, so the model processes encode
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Discriminator, Tag
 
-from polyrank.records import as_tuple
 from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import (
+    CohereEmbed,
     CohereEmbedAnswer,
-    CohereEmbedRequest,
+    Embed,
     EmbeddingsAnswer,
-    EmbeddingsRequest,
     FirstCohereEmbedAnswer,
-    TeiEmbedRequest,
+    FirstOllamaEmbed,
+    OllamaEmbed,
+    TeiEmbed,
+    TeiRerank,
+    TeiResult,
+    TeiSimilarity,
 )
 from polyrank.serving.errors import HttpError
-from polyrank.serving.responses import MEDIA_TYPE, assemble_response, meta_of, warn
+from polyrank.serving.responses import MEDIA_TYPE, assemble_response, check_fields, json_response, meta_of, warn
+from polyrank.serving.routes.ranking import rerank, similarity, usage_of
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask, Side
 
 router = APIRouter(route_class=StrictRoute, tags=["embeddings"])
 ROLES: dict[str, Side] = {"": "document", "query": "query", "candidate": "document"}
-SIDES: dict[str, Side] = {"query": "query", "search_query": "query"}  # all other input types are candidates
-ENDS = {"query": ("START", "left"), "document": ("END", "right")}  # the end at which too long texts are truncated
+ENDS: dict[Side, Literal["START", "END"]] = {"query": "START", "document": "END"}  # where long texts are truncated
 GUESSED = (
     "{0} encodes contexts and candidates differently and the request names no side, so its texts were encoded as"
     " candidates; send model {0}:query or an input_type for contexts, or set query_prefix"
@@ -67,15 +72,18 @@ class ModelSide:
         Raises:
             HttpError: the name is unknown, the model has no vectors, or two fields of the request disagree.
         """
-        name, _, role = (model or "").partition(":")
+        name, role = model or "", ""
+        if name not in server.models and ":" in name:
+            name, _, role = name.rpartition(":")
+        role = "" if role == "latest" else role  # Ollama's clients add it
         if role not in ROLES:
             raise HttpError(404, f"{name} has the sides :query and :candidate; use one of them", param="model")
-        typed = ROLES[role] if input_type is None else SIDES.get(input_type, "document")
+        typed = ROLES[role] if input_type is None else "query" if input_type.lower().endswith("query") else "document"
         if role and typed != ROLES[role]:
             raise HttpError(
                 422, f"input_type is {input_type} and model ends in :{role}; send one of them", param="model"
             )
-        name = server.resolve_name(name or None)
+        name = server.resolve_name(name or None, "vectors")
         if server.pool.info[name].dimension is None:
             raise HttpError(400, f"{name} has no vectors; use it to rerank", param="model", code="no_embeddings")
         return cls(name, typed, bool(role or input_type))
@@ -91,98 +99,117 @@ class ModelSide:
         begins = [next((row for row in set_ if text.startswith(row[0])), ("", self.side)) for text in texts]
         return [(side, text.removeprefix(prefix)) for (prefix, side), text in zip(begins, texts, strict=True)]
 
-    def check_dimension(self, server: Server, requested: int | None, param: str) -> None:
-        """Refuse requests for vectors of another dimension than the model's.
 
-        Raises:
-            HttpError: the dimensions differ.
-        """
-        dimension = server.pool.info[self.name].dimension
-        if requested not in (None, dimension):
-            raise HttpError(400, f"{self.name} has vectors of {dimension} numbers; omit {param}", param=param)
-
-
-async def vectors_of(
-    request: Request, side: ModelSide, texts: Sequence[str], param: str, forms: Sequence[str], *, whole: bool = False
-) -> tuple[dict[str, list[bytes]], int]:
-    """Vectors as JSON in each form, see ``polyrank.serving.served.vectors_as_json``, and the number of tokens.
-
-    ``whole``: refuse texts that are too long instead of truncating them.
+async def _vectors(
+    payload: Embed, request: Request, server: Server, forms: Sequence[str], model: str | None = None
+) -> tuple[str, dict[str, list[bytes]], int]:
+    """The model, its vectors as JSON in each form, and the number of tokens.
 
     Raises:
-        HttpError: the list is empty, or a text is too long.
+        HttpError: the list is empty, or the model does not support a value of the request.
     """
+    named = check_fields(request, payload, model)
+    side, texts = ModelSide.of(server, named, payload.input_type), payload.listed
+    name, param, info = side.name, payload.sent("texts"), server.pool.info[side.name]
+    if payload.dimensions not in (None, 0, info.dimension):
+        message = f"{name} has vectors of {info.dimension} numbers; send this number of dimensions, or none"
+        raise HttpError(400, message, param="dimensions")
     if not texts:
         raise HttpError(422, f"{param} is empty; send at least one text", param=param)
-    server: Server = request.app.state.server
+    server.check_token_limit(name, texts, side.kind, payload.max_tokens, "max_tokens")
     sided = side.sided(server, texts, request)
-    tokens = [server.tokens(side.name, [text], "context" if kind == "query" else "candidate") for kind, text in sided]
-    values = await server.compute_texts(side.name, sided, tokens, lambda part: EmbedTask(part, forms))
-    if whole:
-        server.check_whole(side.name, values, param)
-    rows = {form: [row for value in values for row in value.rows[form]] for form in forms}
-    return rows, sum(value.n_tokens for value in values)
+    tokens = [server.tokens(name, [text], "context" if kind == "query" else "candidate") for kind, text in sided]
+    scaled = [f"unit-{form}" if payload.normalize else form for form in forms]
+    values = await server.compute_texts(name, sided, tokens, lambda part: EmbedTask(part, scaled))
+    if payload.whole(ENDS[side.side]):
+        server.check_whole(name, values, param)
+    rows = {form: [row for value in values for row in value.rows[key]] for form, key in zip(forms, scaled, strict=True)}
+    return name, rows, sum(value.n_tokens for value in values)
 
 
 @router.post("/v1/embeddings", summary="Vectors, in OpenAI's format", response_model=EmbeddingsAnswer)
-async def embeddings(payload: EmbeddingsRequest, request: Request, server: CurrentServer) -> Response:
+@router.post("/embeddings", summary="As /v1/embeddings", response_model=EmbeddingsAnswer)
+async def embeddings(payload: Embed, request: Request, server: CurrentServer) -> Response:
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
-    side = ModelSide.of(server, payload.model, payload.input_type)
-    side.check_dimension(server, payload.dimensions, "dimensions")
-    texts = as_tuple(payload.input, "input")
-    form = payload.encoding_format or "float"
-    rows, n_tokens = await vectors_of(request, side, texts, "input", [form])
+    form = payload.forms if isinstance(payload.forms, str) else payload.forms[0]
+    name, rows, n_tokens = await _vectors(payload, request, server, [form])
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
-    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    body = {"object": "list", "model": payload.model or side.name, "usage": usage, **meta_of(request)}
+    body = {"object": "list", "model": payload.model or name, "usage": usage_of(n_tokens), **meta_of(request)}
     return await assemble_response(server, body, data=data)
 
 
 @router.post("/v2/embed", summary="Vectors, in Cohere's format", response_model=CohereEmbedAnswer)
-async def cohere_embed(payload: CohereEmbedRequest, request: Request, server: CurrentServer) -> Response:
-    """Encodes candidates, unless ``input_type`` is search_query or ``model`` ends in :query."""
-    forms = list(dict.fromkeys(payload.embedding_types or ["float"]))
-    rows, body = await _cohere_vectors(payload, request, server, forms, "2")
-    shapes = b",".join(b'"%s":[%s]' % (form.encode(), b",".join(rows[form])) for form in forms)
-    return await assemble_response(server, body | {"response_type": "embeddings_by_type"}, embeddings=b"{%s}" % shapes)
-
-
 @router.post(
     "/v1/embed",
     summary="Vectors, in the format of Cohere's v1",
     response_model=FirstCohereEmbedAnswer | CohereEmbedAnswer,
 )
-async def first_cohere_embed(payload: CohereEmbedRequest, request: Request, server: CurrentServer) -> Response:
-    """Like /v2/embed; without ``embedding_types``, the vectors are a list."""
-    if payload.embedding_types is not None:
-        return await cohere_embed(payload, request, server)
-    rows, body = await _cohere_vectors(payload, request, server, ["float"], "1")
-    return await assemble_response(server, body | {"response_type": "embeddings_floats"}, embeddings=rows["float"])
+async def cohere_embed(payload: CohereEmbed, request: Request, server: CurrentServer) -> Response:
+    """Encodes candidates, unless ``input_type`` is search_query or ``model`` ends in :query.
 
-
-async def _cohere_vectors(
-    payload: CohereEmbedRequest, request: Request, server: Server, forms: Sequence[str], version: str
-) -> tuple[dict[str, list[bytes]], dict[str, object]]:
-    """Vectors, and the other fields of the answer."""
-    side = ModelSide.of(server, payload.model, payload.input_type)
-    side.check_dimension(server, payload.output_dimension, "output_dimension")
-    server.check_token_limit(side.name, payload.texts, side.kind, payload.max_tokens, "max_tokens")
-    whole = payload.truncate not in (None, ENDS[side.side][0])
-    rows, n_tokens = await vectors_of(request, side, payload.texts, "texts", forms, whole=whole)
+    In v1, without ``embedding_types``, the vectors are a list.
+    """
+    forms = list(dict.fromkeys(payload.forms or ["float"]))
+    version = "1" if request.url.path == "/v1/embed" else "2"
+    _, rows, n_tokens = await _vectors(payload, request, server, forms)
     meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": n_tokens}}
-    return rows, {"id": request.scope["state"]["request_id"], "texts": payload.texts, **meta_of(request, meta)}
+    body = {"id": request.scope["state"]["request_id"], "texts": payload.listed, **meta_of(request, meta)}
+    if version == "1" and payload.forms is None:
+        floats = rows["float"]
+        return await assemble_response(server, body | {"response_type": "embeddings_floats"}, embeddings=floats)
+    shapes = b",".join(b'"%s":[%s]' % (form.encode(), b",".join(rows[form])) for form in forms)
+    return await assemble_response(server, body | {"response_type": "embeddings_by_type"}, embeddings=b"{%s}" % shapes)
 
 
 @router.post("/embed", summary="Vectors, in text-embeddings-inference's format", response_model=list[list[float]])
-async def tei_embed(
-    payload: TeiEmbedRequest, request: Request, server: CurrentServer, model: ModelName = None
-) -> Response:
+async def tei_embed(payload: TeiEmbed, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
     """Encodes candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
-    side = ModelSide.of(server, model, payload.prompt_name)
-    side.check_dimension(server, payload.dimensions, "dimensions")
-    texts = as_tuple(payload.inputs, "inputs")
-    form = "unit" if payload.normalize else "float"
-    direction = payload.truncation_direction or ENDS[side.side][1]
-    whole = payload.truncate is False or direction.lower() != ENDS[side.side][1]
-    rows, _ = await vectors_of(request, side, texts, "inputs", [form], whole=whole)
-    return Response(b"[%s]" % b",".join(rows[form]), media_type=MEDIA_TYPE)
+    _, rows, _ = await _vectors(payload, request, server, ["float"], model)
+    return Response(b"[%s]" % b",".join(rows["float"]), media_type=MEDIA_TYPE)
+
+
+@router.post("/api/embed", summary="Vectors, in Ollama's format", response_model=dict[str, Any])
+async def ollama_embed(payload: OllamaEmbed, request: Request, server: CurrentServer) -> Response:
+    """Encodes candidates, unless ``model`` ends in :query; vectors have length 1."""
+    name, rows, n_tokens = await _vectors(payload, request, server, ["float"])
+    body = {"model": payload.model or name, "prompt_eval_count": n_tokens, **meta_of(request)}
+    return await assemble_response(server, body, embeddings=rows["float"])
+
+
+@router.post("/api/embeddings", summary="One vector, in Ollama's first format", response_model=dict[str, Any])
+async def first_ollama_embed(payload: FirstOllamaEmbed, request: Request, server: CurrentServer) -> Response:
+    """Encodes a candidate, unless ``model`` ends in :query."""
+    name, rows, _ = await _vectors(payload, request, server, ["float"])
+    return await assemble_response(
+        server, {"model": payload.model or name, **meta_of(request)}, embedding=rows["float"][0]
+    )
+
+
+def _task(body: Any) -> str:
+    if isinstance(body, dict) and isinstance(body.get("inputs"), dict):
+        return "Similarity"
+    return "Rerank" if isinstance(body, dict) and "texts" in body else "Embed"
+
+
+@router.post(
+    "/",
+    summary="As /embed, /rerank or /similarity",
+    response_model=list[list[float]] | list[TeiResult] | list[float],
+)
+async def tei(
+    payload: Annotated[
+        Annotated[TeiEmbed, Tag("Embed")]
+        | Annotated[TeiRerank, Tag("Rerank")]
+        | Annotated[TeiSimilarity, Tag("Similarity")],
+        Discriminator(_task),
+    ],
+    request: Request,
+    server: CurrentServer,
+    model: ModelName = None,
+) -> Response:
+    """For clients that have only an address; the fields of the request select the task."""
+    if isinstance(payload, TeiSimilarity):
+        return await json_response(server, await similarity(payload, request, server, model))
+    if isinstance(payload, TeiEmbed):
+        return await tei_embed(payload, request, server, model)
+    return await rerank(payload, request, server, model)

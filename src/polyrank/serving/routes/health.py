@@ -2,9 +2,9 @@
 
 import pathlib
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from polyrank._version import __version__
@@ -12,6 +12,7 @@ from polyrank.errors import PolyrankError
 from polyrank.serving.context import CurrentServer, Server
 from polyrank.serving.dialects import TeiInfo
 from polyrank.serving.errors import HttpError
+from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
 
 SHOWN = (
@@ -19,7 +20,9 @@ SHOWN = (
     *("max_context_tokens", "max_candidate_tokens", "relevance"),
 )
 
-router = APIRouter(tags=["server"])
+TEXT_BYTES = 8_192  # of a long text, for the number of texts that clients send at once
+
+router = APIRouter(route_class=StrictRoute, tags=["server"])
 
 
 @router.get("/live", summary="Whether the process answers")
@@ -62,34 +65,44 @@ for _path in ("/live", "/ready", "/health"):
     router.add_api_route(_path, _empty, methods=["OPTIONS"], include_in_schema=False)
 
 
-@router.get("/info", summary="The first model, in text-embeddings-inference's format")
-async def info(server: CurrentServer) -> TeiInfo:
+@router.get("/info", summary="A model, in text-embeddings-inference's format")
+async def info(
+    server: CurrentServer,
+    model: Annotated[str | None, Query(description="Its name; omitted: the first that re-ranks, or the first.")] = None,
+) -> TeiInfo:
     """Its limits, under the names that clients of text-embeddings-inference use."""
-    name = server.resolve_name(None)
-    model = server.pool.info[name]
+    name = server.resolve_name(model, "scores")
+    info = server.pool.info[name]
     one_label = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     return TeiInfo(
         model_id=name,
-        model_sha=model.fingerprint,
+        model_sha=info.fingerprint,
         model_dtype="float32",
-        model_type={"reranker": one_label} if model.dimension is None else {"embedding": {"pooling": "mean"}},
+        model_type={"reranker": one_label} if info.reranks else {"embedding": {"pooling": "mean"}},
         max_concurrent_requests=server.limits.queue,
-        max_input_length=model.max_candidate_tokens,
+        max_input_length=info.max_candidate_tokens,
         max_batch_tokens=server.limits.tokens,
-        max_client_batch_size=server.limits.items,
+        max_client_batch_size=max(1, min(server.limits.items, server.limits.body_bytes // TEXT_BYTES)),
         auto_truncate=True,
         tokenization_workers=server.settings.workers,
         version=__version__,
     )
 
 
+@router.get("/api/tags", summary="All names, in Ollama's format", response_model=dict[str, Any])
+async def tags(server: CurrentServer) -> dict[str, Any]:
+    """For Ollama's clients, which check that a model is there before they send texts."""
+    return {"models": [{"name": name, "model": name} for name in server.models]}
+
+
+@router.get("/models", summary="As /v1/models")
 @router.get("/v1/models", summary="All models, rankers and indexes")
 async def models(server: CurrentServer) -> ModelsAnswer:
     """Their names and properties."""
     return ModelsAnswer(data=[await _row(server, name) for name in server.models])
 
 
-@router.get("/v1/models/{name}", summary="One model, ranker or index")
+@router.get("/v1/models/{name:path}", summary="One model, ranker or index")
 async def model(name: Annotated[str, Path(description="Its name.")], server: CurrentServer) -> ModelRow:
     """Its name and properties."""
     name = name.removesuffix(":query").removesuffix(":candidate")

@@ -1,29 +1,33 @@
-"""Ranks lists of texts: polyrank's own route, and those of Cohere, Jina and text-embeddings-inference."""
+"""Ranks lists of texts: polyrank's own route, and those of other services, see ``polyrank.serving.dialects``."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from numpy.typing import NDArray
 
 from polyrank.ranking.top import blank_last
+from polyrank.records import as_tuple
 from polyrank.serving.context import CurrentServer, Server
-from polyrank.serving.dialects import CohereRerankAnswer, CohereRerankRequest, Reranks, TeiRerankRequest, TeiResult
-from polyrank.serving.errors import HttpError
-from polyrank.serving.responses import json_response, meta_of, warn
+from polyrank.serving.dialects import CohereRerankAnswer, Reranks, Scores, TeiResult, TeiSimilarity, VllmScore, text_of
+from polyrank.serving.errors import RERANKS, HttpError
+from polyrank.serving.responses import check_fields, json_response, meta_of, warn
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import ScoreTask
-from polyrank.serving.wire import ScoreAnswer, ScoreRequest
+from polyrank.serving.wire import ScoreAnswer
 
-ModelName = Annotated[str | None, Query(description="Name of a model, for requests with texts; omitted: the first.")]
+ModelName = Annotated[
+    str | None, Query(description="Name of a model, for requests with texts; omitted: the first that re-ranks.")
+]
 
 router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
 
 async def scores_of(
-    request: Request, name: str, context: str | Sequence[str], background: Sequence[str], texts: list[str], param: str,
-    *, whole: bool = False, max_chunks: int | None = None,
+    request: Request, name: str, context: str | Sequence[str], texts: list[str], param: str,
+    *, background: Sequence[str] = (), whole: bool = False, max_chunks: int | None = None,
 ) -> tuple[list[float], int]:  # fmt: skip
     """Raw scores, and the number of tokens; if a text was not read to its end, the client is warned.
 
@@ -43,66 +47,82 @@ async def scores_of(
     return [score for value in values for score in value.scores], sum(value.n_tokens for value in values)
 
 
-@router.post("/v1/score", summary="Raw scores, in the order of the candidates")
-async def score(payload: ScoreRequest, request: Request, server: CurrentServer) -> ScoreAnswer:
-    """Higher is better; the scale depends on the model."""
-    name = server.resolve_name(payload.model)
+@router.post("/v1/score", summary="Raw scores, in the order of the candidates", response_model=ScoreAnswer)
+@router.post("/score", summary="Scores of pairs, as vLLM does", response_model=dict[str, Any])
+async def score(payload: Scores, request: Request, server: CurrentServer) -> Response:
+    """Higher is better; the scale depends on the model. With ``text_1`` and ``text_2``: in vLLM's format."""
+    name = server.resolve_name(payload.model, "scores")
+    if isinstance(payload, VllmScore):
+        return await _vllm_scores(payload, name, request, server)
     scores, n_tokens = await scores_of(
-        request, name, payload.context, payload.background, payload.candidates, "candidates"
+        request, name, payload.context, payload.candidates, "candidates", background=payload.background
     )
-    return ScoreAnswer(model=name, scores=scores, usage=_usage(n_tokens))
+    return await json_response(server, {"model": name, "scores": scores, "usage": usage_of(n_tokens)})
 
 
-@router.post("/v1/rerank", summary="Documents, best first, as Cohere and Jina do", response_model=CohereRerankAnswer)
-@router.post("/v2/rerank", summary="Documents, best first, as Cohere's v2 does", response_model=CohereRerankAnswer)
-async def rerank(payload: CohereRerankRequest, request: Request, server: CurrentServer) -> Response:
-    """Documents are ranked by the model's scores; ``relevance_score`` is between 0 and 1 and keeps their order."""
-    name = server.resolve_name(payload.model)
+async def _vllm_scores(payload: VllmScore, name: str, request: Request, server: Server) -> Response:
+    """A score for each text of ``text_2``, in their order: for the only text of ``text_1``, or for that of its pair."""
+    check_fields(request, payload)
+    contexts, texts = list(as_tuple(payload.first, "text_1")), list(as_tuple(payload.second, "text_2"))
+    if not texts or len(contexts) not in (1, len(texts)):
+        message = f"text_1 has {len(contexts):,} texts and text_2 {len(texts):,}; send one text_1, or one per text_2"
+        raise HttpError(422, message, param="text_1")
+    server.check_token_limit(name, texts, "candidate", payload.max_tokens, "truncate_prompt_tokens")
+    lists = [texts] if len(contexts) == 1 else [[text] for text in texts]
+    pairs, whole = zip(contexts, lists, strict=True), payload.whole("END")
+    scored = await asyncio.gather(*(scores_of(request, name, *pair, "text_2", whole=whole) for pair in pairs))
+    scores = [value for values, _ in scored for value in values]
+    if payload.activation:
+        scores = _relevance(server, name, np.array(scores)).tolist()
+    rows = [{"index": row, "object": "score", "score": value} for row, value in enumerate(scores)]
+    usage = usage_of(sum(n_tokens for _, n_tokens in scored))
+    rest = {"id": request.scope["state"]["request_id"], "model": name, "usage": usage, **meta_of(request)}
+    return await json_response(server, {"object": "list", "created": server.started, "data": rows, **rest})
+
+
+async def rerank(payload: Reranks, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
+    """Texts, best first; the fields of the request select the format.
+
+    ``relevance_score`` is between 0 and 1 and keeps the order of the scores.
+    """
+    name = server.resolve_name(check_fields(request, payload, model), "scores")
+    texts = list(map(text_of, payload.documents))
+    server.check_token_limit(name, texts, "candidate", payload.max_tokens, "max_tokens_per_doc")
+    scores, n_tokens = await scores_of(
+        request, name, text_of(payload.query), texts, payload.sent("documents"),
+        whole=payload.whole("END"), max_chunks=payload.max_chunks_per_doc,
+    )  # fmt: skip
     version = "1" if request.url.path == "/v1/rerank" else "2"
-    texts = [document if isinstance(document, str) else document.text for document in payload.documents]
-    server.check_token_limit(name, texts, "candidate", payload.max_tokens_per_doc, "max_tokens_per_doc")
-    scores, n_tokens = await scores_of(
-        request, name, payload.query, (), texts, "documents", max_chunks=payload.max_chunks_per_doc
-    )
-    results = [
-        {"index": row, "relevance_score": relevance_score}
-        | ({"document": {"text": texts[row]}} if payload.return_documents else {})
-        for row, relevance_score in _ranked(server, name, scores, texts, raw=payload.raw_scores)[: payload.top_n]
-    ]
-    return await json_response(
-        server,
-        {
-            "id": request.scope["state"]["request_id"],
-            "model": name,
-            "results": results,
-            **meta_of(request, {"api_version": {"version": version}, "billed_units": {"search_units": 1}}),
-            "usage": _usage(n_tokens),
-        },
+    meta = {"api_version": {"version": version}, "billed_units": {"search_units": 1}}
+    rest = {
+        "id": request.scope["state"]["request_id"],
+        "model": name,
+        **meta_of(request, meta),
+        "usage": usage_of(n_tokens),
+    }
+    return await json_response(server, payload.answer(_ranked(server, name, scores, texts, raw=payload.raw), rest))
+
+
+for _path in ("/rerank", *RERANKS):
+    router.add_api_route(
+        _path,
+        rerank,
+        methods=["POST"],
+        summary="Texts, best first, in the formats of Cohere, Jina, text-embeddings-inference, vLLM and others",
+        response_model=CohereRerankAnswer | list[TeiResult],
     )
 
 
-@router.post(
-    "/rerank",
-    summary="Texts, best first, as text-embeddings-inference does; documents, as Cohere does",
-    response_model=list[TeiResult] | CohereRerankAnswer,
-)
-async def rerank_any(payload: Reranks, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
-    """The field ``documents`` distinguishes the two formats."""
-    if not isinstance(payload, TeiRerankRequest):
-        if model is not None and payload.model not in (None, model):
-            raise HttpError(422, f"the body names model {payload.model!r} and the address {model!r}", param="model")
-        return await rerank(payload.model_copy(update={"model": payload.model or model}), request, server)
-    name = server.resolve_name(model)
-    texts = payload.texts
-    whole = payload.truncate is False or payload.truncation_direction in ("left", "Left")
-    scores, _ = await scores_of(request, name, payload.query, (), texts, "texts", whole=whole)
-    return await json_response(
-        server,
-        [
-            {"index": row, "score": score} | ({"text": texts[row]} if payload.return_text else {})
-            for row, score in _ranked(server, name, scores, texts, raw=payload.raw_scores)
-        ],
-    )
+@router.post("/similarity", summary="Similarities of texts, as text-embeddings-inference does")
+async def similarity(
+    payload: TeiSimilarity, request: Request, server: CurrentServer, model: ModelName = None
+) -> list[float]:
+    """Relevance from 0 to 1, in the order of the sentences."""
+    name = server.resolve_name(check_fields(request, payload, model), "scores")
+    asked = payload.inputs
+    scores, _ = await scores_of(request, name, asked.source_sentence, asked.sentences, "inputs.sentences")
+    values: list[float] = _relevance(server, name, np.array(scores)).tolist()
+    return values
 
 
 def uncalibrated(scores: NDArray[np.floating], threshold: float = 0.0) -> NDArray[np.float64]:
@@ -118,17 +138,22 @@ def uncalibrated(scores: NDArray[np.floating], threshold: float = 0.0) -> NDArra
     return result
 
 
+def _relevance(server: Server, name: str, scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Raw scores as numbers from 0 to 1."""
+    info = server.pool.info[name]
+    return info.relevance.of(scores) if info.relevance else uncalibrated(scores, info.threshold or 0.0)
+
+
 def _ranked(
     server: Server, name: str, values: Sequence[float], texts: Sequence[str], *, raw: bool
 ) -> list[tuple[int, float]]:
     """Positions, each with its score or relevance, best first; ties in the original order, blank texts last."""
-    scores, info = blank_last(np.array(values), texts), server.pool.info[name]
+    scores = blank_last(np.array(values), texts)
     order = np.argsort(-scores, kind="stable").tolist()
-    shown: NDArray[np.floating] = scores
-    if not raw:
-        shown = info.relevance.of(scores) if info.relevance else uncalibrated(scores, info.threshold or 0.0)
+    shown: NDArray[np.floating] = scores if raw else _relevance(server, name, scores)
     return [(row, float(shown[row])) for row in order]
 
 
-def _usage(n_tokens: int) -> dict[str, int]:
+def usage_of(n_tokens: int) -> dict[str, int]:
+    """The field ``usage`` of an answer."""
     return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}

@@ -1,4 +1,5 @@
-// Sends requests to the server, and repeats those that it refused before doing any work.
+// Sends requests to the server, and repeats those that it refused before doing any work. Their addresses are relative to
+// the page's, because a proxy may serve it below a prefix.
 
 const AGAIN = new Set(["starting", "overloaded", "stopping"]);
 const PATIENCE_S = 120;
@@ -66,13 +67,13 @@ export async function askText(path, { body, method = "GET", signal } = {}) {
 export async function whenBack(signal) {
   for (;;) {
     await pause(OUTAGE_S, signal);
-    if (await fetch("/live", { signal }).then((response) => response.ok, () => false)) return;
+    if (await fetch("./live", { signal }).then((response) => response.ok, () => false)) return;
   }
 }
 
 async function send(path, request) {
   try {
-    return await fetch(path, request);
+    return await fetch(`.${path}`, request);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("The server does not answer; check that it is running, and try again.");
