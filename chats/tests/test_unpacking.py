@@ -131,3 +131,12 @@ def test_the_time_to_unpack_grows_with_the_size(n_members: int) -> None:
     started = process_time()
     assert gunzipped(Path("a"), members, 2**30) == data * n_members
     assert process_time() - started < 12
+
+
+def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "secret.csv").write_text("conversation,speaker,text\n1,ann,hidden\n1,bob,text\n")
+    (tmp_path / "export" / "own.csv").write_text("conversation,speaker,text\n1,ann,hello\n1,bob,hi\n")
+    (tmp_path / "export" / "link.csv").symlink_to(tmp_path / "secret.csv")
+    (tmp_path / "export" / "folder").symlink_to(tmp_path)
+    assert import_chats(tmp_path / "export").report.n_messages == 2

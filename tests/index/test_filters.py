@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 import polyrank
 from polyrank.answering.replies import Replies
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import Block, Filter, LocalIndex, LocalWriter, as_filter, open_index, read_filter, write_index
+from polyrank.index import (
+    Block,
+    Filter,
+    LocalIndex,
+    LocalWriter,
+    as_filter,
+    open_index,
+    open_writer,
+    read_filter,
+    write_index,
+)
 from polyrank.index.checks import metadata_json
 from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, rows_where
 from polyrank.index.local import postings
@@ -713,6 +723,14 @@ def test_commands_take_filters(catalogue: Path, tmp_path: Path) -> None:
     assert {reply["id"] for reply in json.loads(asked.stdout)["results"]} == {"r1", "r6"}
     piped = run("respond", index, "--filter", "team = 'none'", stdin="my router\nmy bill\n")
     assert [json.loads(line)["results"] for line in piped.stdout.splitlines()] == [[], []]
+    with open_writer(index) as writer:
+        writer.add(
+            [Candidate("e\x1b[2J", "red\x1b[31m\u202e\ntext\x07")],
+            [next(iter(LocalIndex(index).vectors(["r0"]).values()))],
+        )
+    listed = run("index", "list", index).stdout
+    assert "e\\x1b[2J\tred\\x1b[31m\\u202e text\\x07\n" in listed
+    assert run("index", "remove", index, "e\x1b[2J", "--wait", "1").returncode == 0
     gone = run("index", "remove", index, "--filter", "team = 'tech' or not exists team")
     assert "removed 4, now 3" in gone.stderr
     assert ids_of(run("index", "list", index, "--json")) == ["r1", "r2", "r6"]

@@ -299,6 +299,7 @@ def test_a_connection_is_made_once_with_the_token_of_the_environment(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYRANK_MILVUS_TOKEN", "me:secret")
+    monkeypatch.setenv("POLYRANK_MILVUS_URI", ADDRESS.uri)
     script.answers["query"] = [{"count(*)": 3}]
     server = MilvusCollection(Address(ADDRESS.uri, "replies", "shop"), timeout_s=5)
     assert (server.count(), server.count()) == (3, 3)

@@ -268,6 +268,7 @@ def test_a_server_with_its_own_certificate_and_credentials(
     secured: Address, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYRANK_MILVUS_TOKEN", SECRET)
+    monkeypatch.setenv("POLYRANK_MILVUS_URI", f"{secured.uri}/")
     with pytest.raises(OfflineError, match="set POLYRANK_MILVUS_CA if its certificate is your own"):
         build(tmp_path / "ix", secured, timeout_s=1)
     monkeypatch.setenv("POLYRANK_MILVUS_CA", str(certificate[1]))
@@ -276,6 +277,10 @@ def test_a_server_with_its_own_certificate_and_credentials(
         assert [candidate for _, candidate in index.iter_candidates()] == POOL
         assert SECRET not in repr(index) + str(index.info())
     assert SECRET.encode() not in (tmp_path / "ix" / "remote.json").read_bytes()
+    monkeypatch.setenv("POLYRANK_MILVUS_URI", "https://milvus.example.org")  # the token is for another server
+    with pytest.raises(UsageError, match="refuses the credentials"):
+        open_index(tmp_path / "ix")
+    monkeypatch.setenv("POLYRANK_MILVUS_URI", secured.uri)
     monkeypatch.setenv("POLYRANK_MILVUS_TOKEN", "root:wrong-secret")
     with pytest.raises(UsageError, match="refuses the credentials; set POLYRANK_MILVUS_TOKEN") as error:
         open_index(tmp_path / "ix")

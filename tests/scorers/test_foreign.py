@@ -372,6 +372,8 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("modules.json", lambda v: v[:1], "has no Pooling"),
         ("modules.json", lambda v: [v[0], v[2], v[1]], "Dense before the Pooling"),
         ("modules.json", lambda v: {"a": 1}, "lists no modules"),
+        ("modules.json", lambda v: [v[0] | {"path": "../other"}, *v[1:]], "outside its folder"),
+        ("modules.json", lambda v: [v[0] | {"path": "/etc"}, *v[1:]], "outside its folder"),
         ("config_sentence_transformers.json", lambda v: v | {"similarity_fn_name": "manhattan"}, "by manhattan"),
         ("config_sentence_transformers.json", lambda v: v | {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
         ("config_sentence_transformers.json", lambda v: v | {"truncate_dim": "8"}, "truncate_dim = '8', not"),

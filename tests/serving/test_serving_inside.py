@@ -50,9 +50,9 @@ from polyrank.scorers.ranker import Ranker, as_ranker
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
-from polyrank.serving.context import MAX_BLOCKING, Server
+from polyrank.serving.context import MAX_BLOCKING, MAX_SEARCHING, Server
 from polyrank.serving.errors import HttpError, http_error
-from polyrank.serving.guard import Guard, refuse
+from polyrank.serving.guard import Guard, _address, refuse
 from polyrank.serving.jobs import Job, OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
@@ -744,7 +744,7 @@ def test_a_request_is_logged_without_its_texts(client: TestClient, caplog: pytes
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row.pop("time"))
     assert row == {
         "request_id": answer.headers["x-request-id"], "method": "DELETE", "route": "/v1/candidates/{id}",
-        "status": 200, "client": "testclient", "key": "printed",
+        "status": 200, "client": "?", "key": "printed",
     }  # fmt: skip
 
 
@@ -864,7 +864,7 @@ def test_reports_take_turns(tmp_path: Path) -> None:
     async def work(server: Server) -> int:
         reports = [asyncio.ensure_future(figures(server)) for _ in range(5)]
         await asyncio.sleep(0)
-        n_reading = server.n_blocking
+        n_reading = server.n_searching
         assert [row["n_requests"] for row in await asyncio.gather(*reports)] == [0] * 5
         return n_reading
 
@@ -917,6 +917,75 @@ def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
     keys.replace(Keys.read(tmp_path / "keys"))
     assert not keys.admit(f"Bearer {'k' * 16}".encode())
     assert keys.admit(b"Bearer other-key-of-mine")
+
+
+def test_a_key_may_see_and_change_only_what_passes_its_filter(name: str, tmp_path: Path) -> None:
+    texts = {"a1": "restart the router", "a2": "pay the bill", "b1": "restart the router now", "b2": "thanks"}
+    rows = [polyrank.Candidate(id_, text, {"shop": id_[0], "tier": int(id_[1])}) for id_, text in texts.items()]
+    polyrank.build_index(tmp_path / "index", polyrank.load(name), rows)
+    (tmp_path / "keys").write_text(
+        'all write a-key-that-is-long\na write a-key-of-the-shop-a shop = "a" or shop = "x"\n'
+    )
+    settings = replace(BASIC, api_key_file=str(tmp_path / "keys"))
+    with inside({"i": str(tmp_path / "index")}, settings) as client:
+        client.headers["authorization"] = "Bearer a-key-of-the-shop-a"
+        for filter, ids in (
+            (None, ["a1", "a2"]),
+            ("tier = 2", ["a2"]),
+            ('shop = "b"', []),
+            ("tier = 1 or tier = 2", ["a1", "a2"]),
+        ):
+            found = post(client, "/v1/respond", context="restart", **({"filter": filter} if filter else {}))
+            assert sorted(reply["id"] for reply in found["results"]) == ids
+            page = client.get("/v1/candidates", params={"filter": filter} if filter else {}).json()
+            assert [row["id"] for row in page["candidates"]] == ids
+        assert client.post("/v1/explain", json={"context": "hi", "id": "a1"}).status_code == 200
+        for refused in (
+            client.post("/v1/explain", json={"context": "hi", "id": "b1"}),
+            client.get("/v1/candidates/b1"),
+        ):
+            assert refused.status_code == 404
+        for row in (
+            {"text": "foreign", "metadata": {"shop": "b"}}, {"text": "none"},
+            {"id": "b1", "text": "mine now", "metadata": {"shop": "a"}},
+        ):  # fmt: skip
+            refused = client.post("/v1/candidates", json={"candidates": [row], "replace": True})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "filtered_key"), row
+        post(client, "/v1/candidates", candidates=[{"id": "a3", "text": "own", "metadata": {"shop": "a", "tier": 3}}])
+        assert post(client, "/v1/candidates/remove", ids=["a1", "b1", "none"]) == {"removed": 1, "n_candidates": 4}
+        assert client.delete("/v1/candidates/b2").json()["removed"] == 0
+        assert post(client, "/v1/candidates/remove", filter='shop = "b"')["removed"] == 0
+        assert post(client, "/v1/candidates/remove", filter="tier >= 1") == {"removed": 2, "n_candidates": 2}
+        client.headers["authorization"] = "Bearer a-key-that-is-long"
+        assert [row["id"] for row in client.get("/v1/candidates").json()["candidates"]] == ["b1", "b2"]
+        assert post(client, "/v1/candidates/remove", filter='shop = "b" and tier = 2')["removed"] == 1
+        for wrong in ({}, {"ids": [], "filter": "tier = 1"}):
+            assert client.post("/v1/candidates/remove", json=wrong).status_code == 422
+    (tmp_path / "keys").write_text("a write a-key-of-the-shop-a shop = = a")
+    with pytest.raises(UsageError, match=r"line 1 of .* has a key with a wrong filter: filter, character 8"):
+        Keys.read(tmp_path / "keys")
+
+
+def test_searches_do_not_delay_changes() -> None:
+    async def work(server: Server) -> int:
+        free = threading.Event()
+        searches = [asyncio.ensure_future(server.run_search(free.wait)) for _ in range(MAX_SEARCHING)]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await server.run_search(free.wait)
+        changed = await server.run_blocking(int, "5")  # while every search waits
+        free.set()
+        assert all(await asyncio.gather(*searches))
+        return changed
+
+    _, server = create_app({}, BASIC)
+    assert asyncio.run(work(server)) == 5
+
+
+def test_the_log_has_addresses_of_clients_only() -> None:
+    assert [_address(text) for text in ("192.0.2.1", "::1", "testclient\n{", "1.2.3.4, 5.6.7.8", "")] == [
+        "192.0.2.1", "::1", "?", "?", "?",
+    ]  # fmt: skip
 
 
 def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
             supported file.
     """
     if path.is_dir():
-        names = sorted(entry.relative_to(path) for entry in path.rglob("*") if entry.is_file())
+        names = sorted(
+            entry.relative_to(path) for entry in path.rglob("*") if entry.is_file() and not entry.is_symlink()
+        )
         inside = [(name, Member(path / name, partial(_bytes, path / name, max_bytes))) for name in names]
     elif _is_archive(path):
         archive = zipfile.ZipFile(path)

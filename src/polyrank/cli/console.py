@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -69,6 +70,21 @@ def print_error(message: str) -> None:
 def notify(message: str) -> None:
     """Print a line on stderr, unwrapped and without markup, because file names may contain any character."""
     console().print(as_options(message), soft_wrap=True, markup=False)
+
+
+def as_line(text: str) -> str:
+    """A text on one line; characters that a terminal would obey are escaped.
+
+    >>> print(as_line("two\\n lines, \\x1b[31mred"))
+    two lines, \\x1b[31mred
+    """
+    line = " ".join(text.split())
+    return "".join(letter if unicodedata.category(letter) not in ("Cc", "Cf") else _escaped(letter) for letter in line)
+
+
+def _escaped(letter: str) -> str:
+    joins = letter in "\u200c\u200d"  # within words of Persian or Hindi, and emoji
+    return letter if joins else letter.encode("unicode_escape").decode()
 
 
 def report_cut_texts(scorer: "Scorer", *, settable: bool = False) -> None:

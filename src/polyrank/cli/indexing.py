@@ -10,7 +10,14 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polyrank.cli.console import encoding_progress, notify, report_cut_texts, silence_other_ranks, use_processor
+from polyrank.cli.console import (
+    as_line,
+    encoding_progress,
+    notify,
+    report_cut_texts,
+    silence_other_ranks,
+    use_processor,
+)
 from polyrank.cli.examples import load_examples
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads, Wait
@@ -247,7 +254,7 @@ def index_list(
             if json_:
                 print(json.dumps(row_of(candidate), ensure_ascii=False))
             else:  # one line per candidate, even if its text has line breaks
-                print(*(" ".join(part.split()) for part in (candidate.id, candidate.text)), sep="\t")
+                print(*map(as_line, (candidate.id, candidate.text)), sep="\t")
 
 
 @add_command(index_app, "info", "my-index")

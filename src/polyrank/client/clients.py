@@ -237,9 +237,9 @@ class Client(_Connection, Closing):
         body |= given(previous=calls.candidate_rows(previous) or None, model=model)
         return self._send(Call("POST", "/v1/candidates", lambda answer: list(answer["ids"]), body))
 
-    def remove(self, ids: Sequence[str], *, model: str | None = None) -> int:
-        """Remove candidates; returns how many were in the catalogue."""
-        body = {"ids": calls.listed(ids, "ids")} | given(model=model)
+    def remove(self, ids: Sequence[str] | None = None, *, filter: str | None = None, model: str | None = None) -> int:
+        """Remove candidates by id, or those that match a filter; returns how many were in the catalogue."""
+        body = given(ids=None if ids is None else calls.listed(ids, "ids"), filter=filter, model=model)
         return self._send(Call("POST", "/v1/candidates/remove", lambda answer: int(answer["removed"]), body))
 
     def candidate(self, candidate_id: str, *, model: str | None = None) -> Candidate | None:

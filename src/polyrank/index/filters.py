@@ -12,7 +12,8 @@ SQLite evaluates a filter over ``candidates.metadata``. The SQL is made of fixed
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
@@ -141,6 +142,24 @@ def rows_where(
     query = f"SELECT row FROM candidates WHERE {rows} AND {filter.where} ORDER BY row"
     with limited_search():
         return np.fromiter((row for (row,) in connection.execute(query, (start, *filter.bound))), np.int64)
+
+
+def joined(first: Filter | None, second: Filter | None) -> Filter | None:
+    """The filter that passes what both pass; None passes everything.
+
+    >>> print(joined(read_filter("a = 1 or b = 2"), read_filter("c = 3")))
+    (a = 1 or b = 2) and c = 3
+    """
+    if first is None or second is None:
+        return first or second
+    return read_filter(f"{first.text_within(1)} and {second.text_within(1)}")
+
+
+def passing(filter: Filter, metadata: Iterable[str]) -> list[bool]:
+    """Whether candidates pass, by their metadata as JSON."""
+    query = f"SELECT {filter.where} FROM (SELECT ? AS metadata)"
+    with closing(sqlite3.connect(":memory:")) as connection:
+        return [bool(connection.execute(query, (*filter.bound, text)).fetchone()[0]) for text in metadata]
 
 
 class _Parser:

@@ -95,7 +95,8 @@ def create_app(
             await pool.close()
             if server.feedback is not None:  # first, because the rest may wait long for a disk or a server
                 server.feedback.close()
-            server.threads.shutdown(cancel_futures=True)
+            for threads in (server.threads, server.searching):
+                threads.shutdown(cancel_futures=True)
             for catalogue in server.catalogues.values():
                 catalogue.close()
             server.parsing.shutdown()

@@ -5,18 +5,35 @@ The index is locked only during changes and for a moment after them, so that oth
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from polyrank.index import Index, IndexWriter, open_catalogue, open_writer
+from polyrank.index import Filter, Index, IndexWriter, open_catalogue, open_writer
+from polyrank.index.checks import metadata_json
+from polyrank.index.filters import passing
 from polyrank.records import Candidate
 from polyrank.serving.errors import HttpError, shown
 
 T = TypeVar("T")
 
+PAGE = 1_000  # candidates that a removal by a filter reads at a time
 IDLE_S = 2.0  # the lock is kept this long, because opening a large index for writing reads all its digests
+
+
+def are_within(filter: Filter | None, candidates: Iterable[Candidate]) -> bool:
+    """Whether all candidates pass a filter."""
+    return filter is None or all(passing(filter, map(metadata_json, candidates)))
+
+
+def _matching(index: Index, filter: Filter) -> Iterator[Candidate]:
+    """All candidates that pass a filter."""
+    after: int | None = 0
+    while after is not None:
+        page = index.page(after=after, n=PAGE, filter=filter)
+        yield from page.candidates
+        after = page.next
 
 
 class Catalogue:
@@ -49,6 +66,7 @@ class Catalogue:
         replace: bool,
         previous: Sequence[Candidate] = (),
         fingerprint: str | None = None,
+        within: Filter | None = None,
     ) -> int:
         """Add candidates, all or none; identical ones are skipped. Returns how many the index then has.
 
@@ -58,15 +76,18 @@ class Catalogue:
             replace: whether candidates with the same ids are replaced.
             previous: candidates as the client read them.
             fingerprint: of the encoder that made the vectors.
+            within: that all of them must pass, and those that they replace.
 
         Raises:
-            HttpError: one of ``previous`` was changed or removed since; nothing was added.
+            HttpError: one of ``previous`` was changed or removed since, or one does not pass; nothing was added.
             DataError, LockedError, ResourceError: nothing was added.
             ArtifactError: the index now belongs to another encoder.
         """
         with self._mutex:
             writer = self._open(fingerprint)
             stored = writer.find([candidate.id for candidate in (*candidates, *previous)])
+            if not are_within(within, [*candidates, *stored.values()]):
+                raise HttpError(403, f"this key may only change candidates with {within}", code="filtered_key")
             new = [row for row, candidate in enumerate(candidates) if not candidate.is_same(stored.get(candidate.id))]
             as_given = {candidate.id for candidate in candidates} - {candidates[row].id for row in new}
             for candidate in previous:
@@ -80,15 +101,26 @@ class Catalogue:
             writer.add([candidates[row] for row in new], vectors[new], replace=replace)
             return len(writer)
 
-    def remove(self, ids: Sequence[str]) -> tuple[int, int]:
-        """Remove candidates by id; returns how many were removed and how many remain.
+    def remove(self, ids: Sequence[str] | None, within: Filter | None = None) -> tuple[int, int]:
+        """Remove candidates by id, of those that pass a filter; returns how many were removed and how many remain.
+
+        Args:
+            ids: None: all.
+            within: the filter; None: all pass.
 
         Raises:
             LockedError, ResourceError: nothing was removed.
         """
         with self._mutex:
             writer = self._open(None)
-            return writer.remove(ids), len(writer)
+            if within is not None:
+                with open_catalogue(self.path) as index:
+                    if ids is None:
+                        stored = list(_matching(index, within))
+                    else:
+                        stored = [found for found in index.find(ids).values() if are_within(within, [found])]
+                ids = [candidate.id for candidate in stored]
+            return writer.remove(ids or ()), len(writer)
 
     def _open(self, fingerprint: str | None) -> IndexWriter:
         self._used = time.monotonic()

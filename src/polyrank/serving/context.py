@@ -12,8 +12,9 @@ from fastapi import Depends, Request
 
 from polyrank.config.serving import LimitSettings, ServingSettings
 from polyrank.errors import UsageError
+from polyrank.index.filters import Filter, as_filter, joined
 from polyrank.records import Candidate, Context, as_tuple
-from polyrank.serving.catalogue import Catalogue
+from polyrank.serving.catalogue import Catalogue, are_within
 from polyrank.serving.errors import HttpError, shown
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import SMALL_BODY
@@ -35,6 +36,7 @@ CHARACTERS_PER_TOKEN = 4
 CHARACTERS_READ = 200  # take as long to split into tokens as a model needs for one token
 TOKENS_PER_PART = 2_048  # of long lists, so that short requests can run between the parts
 MAX_BLOCKING = 128  # requests that wait for the disk
+MAX_SEARCHING = 32  # requests that wait for a search of the catalogue or of feedback
 SUITS: dict[str, Callable[[ServedInfo], bool]] = {
     "": lambda info: True,
     "replies": lambda info: info.index is not None,
@@ -60,6 +62,7 @@ class Server:
         draining: whether the server is about to stop.
         catalogues: by the index's folder, which several names may share.
         threads: for work that waits for the disk.
+        searching: for searches of the disk, which may take seconds each, and must not delay changes.
         parsing: the single thread that parses and writes large bodies.
     """
 
@@ -74,7 +77,9 @@ class Server:
     n_blocking: int = 0
     keys_stamp: tuple[int, ...] = ()
     catalogues: dict[Path, Catalogue] = field(default_factory=dict)
+    n_searching: int = 0
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
+    searching: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-search"))
     parsing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "polyrank-json"))
 
     @property
@@ -247,11 +252,16 @@ class Server:
             with limit_searches(limit):
                 return work(*arguments)
 
+        if self.n_searching >= MAX_SEARCHING:
+            raise OverloadedError(1.0)
+        self.n_searching += 1
         try:
-            return await self.run_blocking(searched)
+            return await asyncio.get_running_loop().run_in_executor(self.searching, searched)
         except asyncio.CancelledError:
             limit.cancel()
             raise
+        finally:
+            self.n_searching -= 1
 
     async def off_loop(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
         """Call a function whose duration grows with a body's size: in a thread, unless the body is small."""
@@ -270,17 +280,23 @@ class Server:
             self.catalogues[path] = Catalogue(path)
         return self.catalogues[path]
 
-    async def candidate(self, name: str, id_: str) -> Candidate:
-        """The candidate with this id.
+    async def candidate(self, name: str, id_: str, within: Filter | None) -> Candidate:
+        """The candidate with this id, among those that pass a filter.
 
         Raises:
             HttpError: the index has no such candidate.
         """
         read = self.catalogue(name).read
         candidates: dict[str, Candidate] = await self.run_blocking(read, lambda index: index.find([id_]))
-        if id_ not in candidates:
+        if not are_within(within, candidates.values()) or id_ not in candidates:
             raise HttpError(404, "no candidate has this id", param="id", code="not_found")
         return candidates[id_]
+
+
+def filter_of(request: Request, filter: str | None = None) -> Filter | None:
+    """A request's filter, among the candidates that its key may see."""
+    bound: Filter | None = request.scope["state"].get("filter")
+    return joined(bound, as_filter(filter))
 
 
 async def get_server(request: Request) -> Server:

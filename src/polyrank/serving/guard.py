@@ -4,6 +4,7 @@ An ASGI layer, because it must refuse requests before their bodies are read. It 
 """
 
 import asyncio
+import ipaddress
 import json
 import logging
 import re
@@ -166,7 +167,7 @@ class Guard:
         if not self.keys:
             self._check_local(headers)
         if key is not None:
-            request.key = key.name
+            request.key, scope["state"]["filter"] = key.name, key.filter
             if changes and key.right == "read":
                 raise HttpError(403, "this key may not change candidates; use a write key", code="read_only_key")
         elif self.keys or changes:
@@ -247,7 +248,7 @@ class Guard:
                     "route": route,
                     "status": request.status,
                     "ms": round(seconds * 1000, 1),
-                    "client": (scope.get("client") or ("",))[0],
+                    "client": _address((scope.get("client") or ("",))[0]),
                     "key": request.key,
                     **({"warnings": request.warnings} if request.warnings else {}),
                 }
@@ -306,6 +307,14 @@ class _Request:
 
 
 CLOSE = {"connection": "close"}  # the rest of the body is not read
+
+
+def _address(text: str) -> str:
+    """A client's address for the log; a proxy may have copied any text of its header."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return "?"
 
 
 def _overloaded(message: str) -> HttpError:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from polyrank.errors import UsageError
+from polyrank.index.filters import Filter, read_filter
 
 log = logging.getLogger("polyrank.serving")
 
@@ -28,11 +29,13 @@ class Key:
         name: of its owner, for the log.
         right: "write": full access; "read": everything except changes to candidates.
         digest: SHA-256 of the secret.
+        filter: of the candidates that it may see and change; None: all.
     """
 
     name: str
     right: Right
     digest: bytes
+    filter: Filter | None = None
 
 
 class Keys:
@@ -52,7 +55,7 @@ class Keys:
 
     @classmethod
     def read(cls, path: Path) -> "Keys":
-        """Read keys from a file: each line has a key, or ``NAME read KEY`` or ``NAME write KEY``.
+        """Read keys from a file: each line has a key, or ``NAME read KEY`` or ``NAME write KEY``, and maybe a filter.
 
         Empty lines and lines that begin with # are ignored. A key without a name has the right to write.
 
@@ -108,14 +111,19 @@ def file_stamp(path: str | None) -> tuple[int, ...]:
 
 
 def _key(path: Path, number: int, line: str) -> Key:
-    name, right, secret = parts if len(parts := line.split()) == 3 else (f"key-{number}", "write", line)
+    parts = line.split(maxsplit=3)
+    name, right, secret, *rest = parts if len(parts) >= 3 else (f"key-{number}", "write", line)
+    try:
+        condition = read_filter(rest[0]) if rest and right in get_args(Right) else None
+    except UsageError as error:
+        raise UsageError(f"line {number} of {path} has a key with a wrong filter: {error}") from error
     if right not in get_args(Right) or len(secret.split()) != 1:
         raise UsageError(f"line {number} of {path} is not a key; write KEY, NAME read KEY or NAME write KEY")
     if len(secret) < MIN_KEY_CHARACTERS:
         raise UsageError(
             f"the key in line {number} of {path} has {len(secret)} characters; use at least {MIN_KEY_CHARACTERS}"
         )
-    return Key(name, "read" if right == "read" else "write", _digest(secret.encode()))
+    return Key(name, "read" if right == "read" else "write", _digest(secret.encode()), condition)
 
 
 def _digest(secret: bytes) -> bytes:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # imported while the models are being opened
     from polyrank.serving.context import Server
 
 STOPPING_S = 30  # for accepted requests, after the signal
+OWN_FILES = 64  # that the server has open besides its connections, at least
 
 log = logging.getLogger("polyrank.serving")
 
@@ -47,7 +48,7 @@ def serve(
     """
     check_reach(settings)
     bound = _bind(settings.host, settings.port)
-    _raise_file_limit()
+    most_files = _raise_file_limit()
     started = Worker.start(Setup.of(models, settings))
     try:
         # imports the web framework while the model process imports torch
@@ -58,7 +59,7 @@ def serve(
 
         app, server = create_app(models, settings, started)
         PatientProtocol.head_s = settings.limits.body_timeout_s
-        PatientProtocol.max_connections = settings.limits.connections
+        PatientProtocol.max_connections = max(1, min(settings.limits.connections, most_files - OWN_FILES))
         config = uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -151,13 +152,17 @@ class _SignalHandlers:
         self._stop()
 
 
-def _raise_file_limit() -> None:
-    """Raise the limit on open files to its maximum: each connection is one, and many systems default to 1,024."""
+def _raise_file_limit() -> int:
+    """Raise the limit on open files to its maximum and return it: each connection is one, and many have 1,024."""
+    highest = 2**30
     with suppress(ImportError, OSError, ValueError):  # unavailable or forbidden: fewer connections are possible
         import resource
 
         highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+        if highest == resource.RLIM_INFINITY:
+            return 2**30
+    return highest
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -135,10 +135,13 @@ class AddRequest(Request):
 
 
 class RemoveRequest(Request):
-    """Candidates to remove; unknown ids are ignored."""
+    """Candidates to remove, by id or by a filter; unknown ids are ignored."""
 
     model: Name = None
-    ids: TextList = Field(description="Ids of candidates; may be empty.")
+    ids: TextList | None = Field(None, description="Ids of candidates; may be empty.")
+    filter: str | None = Field(
+        None, min_length=1, description='Instead of ids, a condition on metadata, such as lang = "en".', examples=[None]
+    )
 
 
 class CandidateRow(BaseModel):

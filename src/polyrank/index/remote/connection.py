@@ -16,7 +16,7 @@ from polyrank.index.remote.address import Address
 from polyrank.storage import forks
 from polyrank.storage.time_limit import check_time_left, seconds_left
 
-TOKEN = "POLYRANK_MILVUS_TOKEN"
+TOKEN, NAMED = "POLYRANK_MILVUS_TOKEN", "POLYRANK_MILVUS_URI"
 CA = "POLYRANK_MILVUS_CA"
 TIMEOUT_S = 20.0  # less than a request to polyrank serve may take
 PAUSE_S = 0.2  # between two attempts
@@ -99,7 +99,7 @@ class Connection:
                 self._client = self.library.MilvusClient(
                     uri=self.address.uri,
                     db_name=self.address.database,
-                    token=os.environ.get(TOKEN, ""),
+                    token=self._token(),
                     server_pem_path=_own_authority(),
                     timeout=timeout_s,
                     dedicated=True,
@@ -107,6 +107,12 @@ class Connection:
                     grpc_options={"grpc.use_local_subchannel_pool": 1},
                 )
             return self._client
+
+    def _token(self) -> str:
+        """The token, if the user named this server: a folder of unknown origin may name any."""
+        named = os.environ.get(NAMED, "")
+        trusted = bool(named) and Address.of(f"{named.rstrip('/')}/", named=False).uri == self.address.uri
+        return os.environ.get(TOKEN, "") if trusted else ""
 
     def _translated(self, method: str, code: str, error: Exception) -> Exception:
         if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", str(NOT_CONNECTED)):
@@ -116,7 +122,10 @@ class Connection:
                 f" again{hint}"
             )
         if code in REFUSED:
-            return UsageError(f"{self.address.uri} refuses the credentials; set {TOKEN} to USER:PASSWORD or a token")
+            return UsageError(
+                f"{self.address.uri} refuses the credentials; set {TOKEN} to USER:PASSWORD or a token, and {NAMED} to"
+                " that address"
+            )
         if code == str(NO_COLLECTION):
             return ArtifactError(f"{self.address} does not exist; build it with polyrank index build --remote")
         reason = " ".join(str(getattr(error, "message", error)).split())[:300]

@@ -171,12 +171,19 @@ def _describe_generator(folder: Path, config: dict[str, Any]) -> Description | N
     )
 
 
+def _is_inside(path: str) -> bool:
+    """Whether a path leads to a place inside the folder that it starts from."""
+    return not (Path(path).is_absolute() or ".." in Path(path).parts)
+
+
 def _describe_modules(folder: Path, modules: Any) -> Description:
     try:
         types = [str(part["type"]) for part in modules]
         parts = [(folder / str(part["path"]), str(part["type"]).rpartition(".")[2]) for part in modules]
     except (TypeError, KeyError) as error:
         raise _unsupported(folder, "has a modules.json that lists no modules", "download the model again") from error
+    if outside := [str(part["path"]) for part in modules if not _is_inside(str(part["path"]))]:
+        raise _unsupported(folder, f"has a module in {outside[0]}, outside its folder", "choose another model")
     if foreign := [name for name in types if not name.startswith(LIBRARY)]:
         raise _unsupported(
             folder,

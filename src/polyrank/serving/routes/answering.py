@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request, Response
 from polyrank.errors import DataError
 from polyrank.feedback import Reply, Shown
 from polyrank.feedback.records import MAX_CHARACTERS, MAX_REPLIES
-from polyrank.index.filters import read_filter
+from polyrank.index.filters import as_filter
 from polyrank.records import Context
-from polyrank.serving.context import CurrentServer
+from polyrank.serving.context import CurrentServer, filter_of
 from polyrank.serving.errors import HttpError
 from polyrank.serving.responses import assemble_response, merge_response
 from polyrank.serving.strict import StrictRoute
@@ -27,15 +27,14 @@ async def respond(payload: RespondRequest, request: Request, server: CurrentServ
     context = server.context(payload.context, payload.background)
     if payload.k > server.limits.k:
         raise HttpError(422, f"k = {payload.k:,}, the limit is {server.limits.k:,}; send a smaller k", param="k")
-    if payload.filter is not None:
-        read_filter(payload.filter)
+    passing = filter_of(request, payload.filter)
     texts = [*context.turns, *context.background]
     if server.feedback is not None and (n_characters := sum(map(len, texts))) > MAX_CHARACTERS:
         message = f"context has {n_characters:,} characters, the limit is {MAX_CHARACTERS:,}; send the last turns"
         raise HttpError(422, message, param="context")
     n_tokens = server.tokens(name, texts, "context")
     options = payload.allow_echo, payload.diverse, payload.any_language
-    task = RespondTask(context, payload.k, payload.filter, *options)
+    task = RespondTask(context, payload.k, None if passing is None else str(passing), *options)
     computed = await server.compute(name, [task], [n_tokens])
     (responded,) = computed.values
     answer = responded.answer
@@ -75,15 +74,16 @@ def _shown(request_id: str, name: str, context: Context, conversation: str, resp
 
 
 @router.post("/v1/explain", summary="Why a reply has its score", response_model=dict[str, Any])
-async def explain(payload: ExplainRequest, server: CurrentServer) -> Response:
+async def explain(payload: ExplainRequest, request: Request, server: CurrentServer) -> Response:
     """The contribution of each turn and token of the conversation, and of the reply, to the score."""
     context = server.context(payload.context, payload.background)
     if (payload.text is None) == (payload.id is None):
         raise HttpError(422, "send either the reply's text or its id", param="text")
     name = server.resolve_name(payload.model, "" if payload.id is payload.filter is None else "candidates")
-    text = payload.text or (await server.candidate(name, payload.id or "")).text
+    passing = filter_of(request, payload.filter) if server.pool.info[name].index else as_filter(payload.filter)
+    text = payload.text or (await server.candidate(name, payload.id or "", passing)).text
     # some methods score once per token, others once
     n_tokens = 16 * server.tokens(name, [*context.turns, text], "context")
-    task = ExplainTask(context, text, payload.filter)
+    task = ExplainTask(context, text, None if passing is None else str(passing))
     (explanation,) = (await server.compute(name, [task], [n_tokens])).values
     return merge_response({"model": name}, explanation)

@@ -10,9 +10,10 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from polyrank.data.pool import text_id
 from polyrank.index import Index
 from polyrank.index.checks import check_candidates
-from polyrank.index.filters import read_filter
+from polyrank.index.filters import Filter
 from polyrank.records import Candidate
-from polyrank.serving.context import CurrentServer, Server
+from polyrank.serving.context import CurrentServer, Server, filter_of
+from polyrank.serving.errors import HttpError
 from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.responses import MEDIA_TYPE
 from polyrank.serving.strict import StrictRoute
@@ -56,9 +57,15 @@ async def add(payload: AddRequest, request: Request, server: CurrentServer) -> A
     vectors = np.concatenate([value.vectors for value in embedded if value.vectors is not None])
     fingerprint = embedded[0].fingerprint
     catalogue = server.catalogue(name)
-    n = await server.run_blocking(
-        lambda: catalogue.add(candidates, vectors, replace=payload.replace, previous=previous, fingerprint=fingerprint)
-    )
+    within = filter_of(request)
+
+    def changed() -> int:
+        replace = payload.replace
+        return catalogue.add(
+            candidates, vectors, replace=replace, previous=previous, fingerprint=fingerprint, within=within
+        )
+
+    n = await server.run_blocking(changed)
     return AddAnswer(ids=[candidate.id for candidate in candidates], n_candidates=n)
 
 
@@ -67,34 +74,37 @@ def _records(rows: Sequence[NewCandidate]) -> list[Candidate]:
 
 
 @router.post("/v1/candidates/remove", summary="Remove candidates, all in one change")
-async def remove(payload: RemoveRequest, server: CurrentServer) -> RemoveAnswer:
+async def remove(payload: RemoveRequest, request: Request, server: CurrentServer) -> RemoveAnswer:
     """Unknown ids are ignored."""
-    return await _remove(server, payload.model, payload.ids)
+    if (payload.ids is None) == (payload.filter is None):
+        raise HttpError(422, "send either ids or a filter", param="ids")
+    return await _remove(server, payload.model, payload.ids, filter_of(request, payload.filter))
 
 
 @router.delete("/v1/candidates/{id:text}", summary="Remove a candidate")
-async def remove_one(server: CurrentServer, id_: Id, model: ModelName = None) -> RemoveAnswer:
+async def remove_one(request: Request, server: CurrentServer, id_: Id, model: ModelName = None) -> RemoveAnswer:
     """An unknown id is ignored."""
-    return await _remove(server, model, [id_])
+    return await _remove(server, model, [id_], filter_of(request))
 
 
-async def _remove(server: Server, model: str | None, ids: list[str]) -> RemoveAnswer:
+async def _remove(server: Server, model: str | None, ids: list[str] | None, within: Filter | None) -> RemoveAnswer:
     name = server.resolve_name(model, "candidates")
-    removed, n = await server.run_blocking(server.catalogue(name).remove, ids)
+    removed, n = await server.run_blocking(server.catalogue(name).remove, ids, within)
     return RemoveAnswer(removed=removed, n_candidates=n)
 
 
 @router.get("/v1/candidates/{id:text}", summary="A candidate", response_model=CandidateRow)
-async def get(server: CurrentServer, id_: Id, model: ModelName = None) -> Response:
+async def get(request: Request, server: CurrentServer, id_: Id, model: ModelName = None) -> Response:
     """Returns the candidate as it was added."""
     name = server.resolve_name(model, "candidates")
-    return Response(_as_json(await server.candidate(name, id_)), media_type=MEDIA_TYPE)
+    return Response(_as_json(await server.candidate(name, id_, filter_of(request))), media_type=MEDIA_TYPE)
 
 
 @router.get(
     "/v1/candidates", summary="A page of candidates, all or those with given words", response_model=CandidatesAnswer
 )
 async def candidates(
+    request: Request,
     server: CurrentServer,
     model: ModelName = None,
     after: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="`next` of the previous page.")] = None,
@@ -104,7 +114,7 @@ async def candidates(
 ) -> Response:
     """In the order in which they were added; a page of long candidates has fewer than ``limit``."""
     name = server.resolve_name(model, "candidates")
-    passing = None if filter is None else read_filter(filter)
+    passing = filter_of(request, filter)
 
     def page_as_json(index: Index) -> bytes:
         page = index.page(after=int(after or 0), n=limit, words=q.split(), filter=passing)
