@@ -300,6 +300,12 @@ def test_tokens_of_a_score_must_exist(tokens: dict[str, Any], tmp_path: Path) ->
         load(folder, device="cpu")
 
 
+def test_a_language_model_of_another_type_is_not_taken_for_a_reranker(tmp_path: Path) -> None:
+    folder = plain_pairs(tmp_path / "Qwen3-Reranker-tiny", "LlamaForCausalLM", DECODER)
+    with pytest.raises(ArtifactError, match="holds a LlamaForCausalLM without a scoring head"):
+        load(folder, device="cpu")
+
+
 def test_a_classifier_without_padding_is_refused(tmp_path: Path) -> None:
     folder = plain_pairs(tmp_path, "Qwen3ForSequenceClassification", DECODER, pad_token_id=None)
     with pytest.raises(ArtifactError, match=r"config\.json has no pad_token_id, .*; set it"):

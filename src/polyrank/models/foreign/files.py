@@ -151,7 +151,7 @@ def _describe_classifier(folder: Path) -> Description:
 
 def _describe_generator(folder: Path, config: dict[str, Any]) -> Description | None:
     """A language model that ranks by the logit of a token; None if its prompt is not known."""
-    known = prompting_of(folder, str(config.get("_name_or_path")))
+    known = prompting_of(folder, config)
     tokenizer = load_tokenizer(folder)
     if known is None and not tokenizer.chat_template:
         return None

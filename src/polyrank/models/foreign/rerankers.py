@@ -4,8 +4,10 @@ Two are known by name. Others are read as sentence-transformers reads them: "yes
 with the roles query and document.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Prompting:
 
 
 KNOWN = {
-    "qwen3-reranker": Prompting(
+    ("qwen3", "qwen3-reranker"): Prompting(
         template="""\
 <|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer \
@@ -44,7 +46,7 @@ can only be "yes" or "no".<|im_end|>
 
 </think>{{ '\\n\\n' }}"""
     ),
-    "bge-reranker-v2-gemma": Prompting(
+    ("gemma", "bge-reranker-v2-gemma"): Prompting(
         token="Yes",
         against=None,
         prefixes=("A: ", "B: "),
@@ -59,10 +61,15 @@ can only be "yes" or "no".<|im_end|>
         activation="torch.nn.modules.linear.Identity",
     ),
 }
-"""By a part of their names, in lower case. Sources: the models' cards on the Hugging Face Hub."""
+"""By their type and a part of their names. Sources: the models' cards on the Hugging Face Hub."""
 
 
-def prompting_of(folder: Path, name: str) -> Prompting | None:
-    """The prompting of a model by its folder or its original name; None: unknown."""
-    places = f"{folder.resolve()} {name}".lower()
-    return next((one for key, one in KNOWN.items() if key in places), None)
+def prompting_of(folder: Path, config: Mapping[str, Any]) -> Prompting | None:
+    """The prompting of a model by its type, and by the name of its folder, of its cache or in its config.json.
+
+    >>> prompting_of(Path("Qwen3-Reranker-0.6B"), {"model_type": "qwen3"}).token
+    'yes'
+    """
+    where, kind = folder.resolve(), config.get("model_type")
+    places = f"{where.name} {where.parent.parent.name} {config.get('_name_or_path')}".lower()
+    return next((how for (of, name), how in KNOWN.items() if of == kind and name in places), None)
