@@ -1,5 +1,7 @@
 """``repr`` of objects, and errors of wrong use: polyrank's own messages, never a raw exception."""
 
+import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,28 @@ EXAMPLE = Example(("hi",), ("a", "b"), (0,))
 def index(tmp_path: Path) -> Path:
     write_index(tmp_path / "i", POOL, np.eye(2, dtype=np.float32), fingerprint="f", model="m")
     return tmp_path / "i"
+
+
+def test_an_index_moves_together_with_its_model(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "elsewhere" / "after"
+    shutil.copytree(tiny_encoders["bi"], before / "runs" / "model")
+    polyrank.build_index(before / "indexes" / "support", str(before / "runs" / "model"), POOL)
+    after.parent.mkdir()
+    before.rename(after)
+    with polyrank.open(after / "indexes" / "support") as replies:
+        assert replies.answer("hi").ranked
+    shutil.rmtree(after / "runs")
+    with pytest.raises(UsageError, match="move it together with the index, or give the folder"):
+        polyrank.open(after / "indexes" / "support")
+
+
+@pytest.mark.parametrize("name", ["bi", "cross"])
+def test_a_scorer_is_pickled_by_its_name(tiny_encoders: dict[str, Path], name: str) -> None:
+    scorer = polyrank.load(str(tiny_encoders["bi"]) if name == "bi" else "bm25")
+    (before,) = scorer.score(["hello hi"], [["pay the bill", "hello hi"]])
+    pickled = pickle.dumps(scorer)
+    (after,) = pickle.loads(pickled).score(["hello hi"], [["pay the bill", "hello hi"]])
+    assert after.tolist() == before.tolist()
 
 
 def test_repr_of_objects(index: Path) -> None:

@@ -1,5 +1,7 @@
 """How the command line parses lines of stdin, and how a command ends when its input or output fails."""
 
+import contextlib
+import io
 import json
 import os
 import socket
@@ -100,6 +102,20 @@ def test_errors_of_rank_name_the_line(line: bytes) -> None:
     found = run("rank", "bm25", stdin=b'{"context": "a", "candidates": ["b"]}\n' + line)
     assert (found.returncode, stderr_line(found).startswith("error: stdin:2: ")) == (3, True), found.stderr
     assert len(found.stdout.splitlines()) == 1
+
+
+def test_a_stdout_of_another_encoding_is_utf_8() -> None:
+    """Pipes on Windows have cp1252; an error of the stream is not an error of the model."""
+    found = subprocess.run(
+        [sys.executable, "-m", "polyrank", "rank", "bm25"],
+        input='{"context": "a", "candidates": ["→ b"]}'.encode(),
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+        check=True,
+    )
+    assert json.loads(found.stdout)["results"][0]["text"] == "→ b"
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "cp1252")), pytest.raises(UnicodeEncodeError):
+        print_row({"text": "→"}, "runs/model")
 
 
 def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixture[str]) -> None:

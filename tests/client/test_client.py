@@ -1,12 +1,14 @@
 """``polyrank.Client`` and ``AsyncClient`` with real servers: they return what the library returns."""
 
 import asyncio
+import gc
 import importlib.util
 import inspect
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -95,6 +97,17 @@ def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, in
     assert client.score(CONTEXT, ["pay the bill", "thanks"]) == pytest.approx(scores, abs=1e-5)
     (served,) = client.models()
     assert (served.id, served.kind, served.facts["n_candidates"]) == ("support", "index", 3)
+
+
+def test_an_async_client_serves_several_event_loops(server: Running) -> None:
+    client = polyrank.AsyncClient(server.url, retries=20)
+    first, second = (asyncio.run(client.score("hi", ["a"])) for _ in range(2))
+    assert first == second
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # connections of an event loop that was closed
+        asyncio.run(client.aclose())
+        del client
+        gc.collect()
 
 
 def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:

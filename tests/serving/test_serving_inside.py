@@ -28,7 +28,7 @@ import uvicorn
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
 from polyrank.errors import (
     ArtifactError,
@@ -47,7 +47,9 @@ from polyrank.ranking.relevance import Relevance
 from polyrank.records import Context
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.ranker import Ranker, as_ranker
+from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.protocol import Term
 from polyrank.serving.app import STATUSES, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, MAX_SEARCHING, Server
@@ -372,6 +374,49 @@ def test_a_prefix_makes_a_text_a_context(tiny_encoders: dict[str, Path], caplog:
         assert "meta" not in post(client, "/v1/embeddings", input=texts, model="bi:candidate")
     assert "names no side, so its texts were encoded as candidates; send model bi:query" in warned[0]
     assert [json.loads(record.message).get("warnings") for record in caplog.records][-4:] == [warned] * 3 + [None]
+
+
+def test_a_second_stage_is_preferred_and_names_share_a_model(tiny_backbone: Path, name: str, tmp_path: Path) -> None:
+    policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+    model, texts, config = new_model(CrossConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=REPLIES)
+    save_model(tmp_path / "cross", model, texts, config)
+    first, second = (polyrank.load(one) for one in (name, str(tmp_path / "cross")))
+    terms: list[tuple[Term, list[float]]] = [(EncoderTerm(first), [1.0]), (CrossTerm(second), [1.0])]
+    polyrank.Ranker(terms).save(tmp_path / "both")
+    models = {"tiny": name, "both": str(tmp_path / "both"), "BAAI/bge-reranker-v2-m3": str(tmp_path / "both")}
+    with inside(models) as client:
+        assert client.get("/info").json()["model_id"] == "both"
+        assert list(client.get("/info").json()["model_type"]) == ["reranker"]
+        assert list(client.get("/info?model=tiny").json()["model_type"]) == ["embedding"]
+        assert client.get("/info?name=tiny").status_code == 422
+        shared, own = (client.post(f"/rerank{named}", json={"query": "hi", "texts": ["hello hi", "pay"]}).json()
+                       for named in ("?model=BAAI/bge-reranker-v2-m3", ""))  # fmt: skip
+        assert shared == own
+        assert client.get("/v1/models/BAAI/bge-reranker-v2-m3").json()["id"] == "BAAI/bge-reranker-v2-m3"
+
+
+def test_paths_origins_and_ids(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    settings = replace(BASIC, prefix="/desk", cors_origins=("https://desk.example",), unknown_fields="refuse")
+    with inside({"tiny": name}, settings) as client, caplog.at_level("INFO", "polyrank.access"):
+        for path in ("/desk/v1/rerank", "/v1/rerank/", "//v1//rerank"):
+            sent = {"x-request-id": "mine-1", "traceparent": trace, "origin": "https://desk.example"}
+            answer = client.post(path, json={"query": "hi", "documents": ["a"]}, headers=sent)
+            assert (answer.status_code, answer.json()["id"]) == (200, "mine-1")
+            assert (answer.headers["x-request-id"], answer.headers["traceparent"]) == ("mine-1", trace)
+            assert answer.headers["access-control-allow-origin"] == "https://desk.example"
+        logged = json.loads(caplog.records[-1].message)
+        assert (logged["request_id"], logged["traceparent"]) == ("mine-1", trace)
+        other = client.post(
+            "/desk/v1/rerank", json={"query": "hi", "documents": ["a"]}, headers={"x-request-id": "a b"}
+        )
+        assert other.headers["x-request-id"] != "a b"
+        body = {"query": "hi", "documents": ["a"]}
+        asks = {"origin": "https://desk.example", "access-control-request-method": "POST"}
+        assert client.options("/v1/rerank", headers=asks).status_code == 200
+        assert client.options("/v1/rerank", headers=asks | {"origin": "https://evil.example"}).status_code == 400
+        refused = client.post("/v1/rerank", json=body | {"instruction": "b"})
+        assert (refused.status_code, refused.json()["message"]) == (422, "instruction is not a field of this route")
 
 
 def test_a_model_without_sides_needs_no_warning(client: TestClient) -> None:

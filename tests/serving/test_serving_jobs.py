@@ -179,6 +179,10 @@ def test_a_longer_queue_is_limited_in_time(loop: asyncio.AbstractEventLoop) -> N
     with pytest.raises(OverloadedError) as refused:
         waiting.add(request(loop, 1, deadline=1000.0))
     assert refused.value.retry_after >= 1
+    patient = JobQueue(1_000, TOGETHER, Clock(), wait_s=60.0)
+    measured(patient, request(loop, 1), 1 / SHORT_QUEUE)
+    for _ in range(60):  # a burst
+        patient.add(request(loop, 1, deadline=1000.0))
     waiting.next_batch()
     waiting.check_capacity()
 

@@ -10,7 +10,7 @@ from polyrank.config.checked import read_choice
 from polyrank.devices.choice import choose_device
 from polyrank.errors import UsageError
 from polyrank.index import open_index
-from polyrank.loading.models import Backend, model_exists, resolve_encoder
+from polyrank.loading.models import Backend, model_exists, moved_name, resolve_encoder
 from polyrank.records import Candidate
 from polyrank.scorers.open import open_ranking
 from polyrank.scorers.protocols import Scorer
@@ -51,7 +51,8 @@ def open_replies(
     with ExitStack() as opened:  # closes the index if the model is missing or another one
         index = opened.enter_context(open_index(path))
         if model is None or isinstance(model, str | os.PathLike):
-            model = scorer_of_index(index.model, model, device=device, backend=backend)
+            built_with = moved_name(index.model, Path(path))
+            model = scorer_of_index(built_with, model, device=device, backend=backend)
         searched_on = str(choose_device(device))
         replies = Replies(model, index, mode=mode or "exact", distinct=distinct, device=searched_on, wait_s=wait_s)
         opened.pop_all()
@@ -74,8 +75,8 @@ def scorer_of_index(
     name = str(moved or built_with)
     if not model_exists(name):
         raise UsageError(
-            f"{name} does not exist, and the index needs it (it was built with {built_with}); give the folder of the"
-            " model or ranker as `model`"
+            f"{name} does not exist, and the index needs it (it was built with {built_with}); move it together with"
+            " the index, or give the folder of the model or ranker as `model`"
         )
     return open_ranking(resolve_encoder(name, backend=backend), device=device)
 

@@ -100,11 +100,12 @@ def print_row(row: dict[str, Any], model: str) -> None:
         ArtifactError: a score is not finite.
     """
     try:
-        print(json.dumps(row, ensure_ascii=False, allow_nan=False), flush=True)
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
         raise ArtifactError(
             f"{model} returned a score that is not finite; its weights are damaged or diverged, so train it again"
         ) from error
+    print(line, flush=True)
 
 
 def given_contexts(turns: list[str] | None) -> "Iterable[Context]":

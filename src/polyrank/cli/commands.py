@@ -3,6 +3,7 @@
 Commands import heavy libraries only when they run, so ``polyrank --help`` answers at once.
 """
 
+import io
 import sys
 import traceback
 from collections.abc import Callable
@@ -153,6 +154,9 @@ def run() -> int:
     Raises:
         KeyboardInterrupt: a signal was received, even if a library converted it to another error.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # pipes on Windows have an encoding that lacks most characters
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
         return _run()
     except PolyrankError as error:

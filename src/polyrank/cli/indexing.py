@@ -137,13 +137,13 @@ def index_add(
     from polyrank.data import read_pool
     from polyrank.index import open_index, open_writer
     from polyrank.index.checks import check_candidates
-    from polyrank.loading.models import read_backend
+    from polyrank.loading.models import moved_name, read_backend
     from polyrank.scorers.open import encoder_of
 
     use_processor(threads)
     runtime = read_backend(backend)
     with open_index(index) as opened:
-        built_with = opened.model
+        built_with = moved_name(opened.model, index)
     pool = read_pool(candidates, notify=notify)
     check_candidates(pool)
     scorer = scorer_of_index(built_with, model, device=device, backend=runtime)

@@ -332,6 +332,7 @@ class AsyncClient(_Connection):
 
     _transport = httpx.AsyncClient
     _http: httpx.AsyncClient
+    _loop: asyncio.AbstractEventLoop | None = None
 
     respond = awaited(Client.respond)
     explain = awaited(Client.explain)
@@ -357,8 +358,9 @@ class AsyncClient(_Connection):
                 return
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+        """Close the connections; those of an event loop that has ended were closed with it."""
+        if self._loop is asyncio.get_running_loop():
+            await self._http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -367,6 +369,10 @@ class AsyncClient(_Connection):
         await self.aclose()
 
     async def _send(self, call: Call[T]) -> T:
+        if self._loop is not (loop := asyncio.get_running_loop()):  # connections belong to a loop
+            if self._loop is not None:
+                self._http = cast("httpx.AsyncClient", self._connect())
+            self._loop = loop
         request = _request(self._http, call)
         for attempt in range(self.retries + 1):
             try:

@@ -354,6 +354,21 @@ def resolved_name(name: str, folder: Path) -> str:
     return prefix + str(there) + cut if there.is_dir() or path.startswith((os.pardir, os.curdir)) else name
 
 
+def moved_name(name: str, near: Path) -> str:
+    """A recorded name, or that of the folder that has moved together with ``near``, which is next to it as before.
+
+    >>> moved_name("shipped:convert", Path("index"))
+    'shipped:convert'
+    """
+    prefix, path, cut = _split(name)
+    if not Path(path).is_absolute() or Path(path).is_dir():
+        return name
+    parts = Path(path).parts[1:]
+    ends = [Path(*parts[start:]) for start in range(len(parts))]
+    places = [folder / end for folder in near.resolve().parents for end in ends if (folder / end).is_dir()]
+    return prefix + str(places[0]) + cut if places else name
+
+
 def _split(name: str) -> tuple[str, str, str]:
     """``untuned:``, the path, and the number of dimensions that are kept."""
     path, *cut = name.removeprefix(UNTUNED).partition(CUT)

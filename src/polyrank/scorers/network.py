@@ -1,5 +1,6 @@
 """A network bound to its text policy, device and precision, and how its texts are batched."""
 
+import copyreg
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -61,6 +62,14 @@ class NetworkScorer(Generic[Model]):
         self.device = device or torch.device("cpu")
         self.model, self.texts, self.fingerprint = model, texts, fingerprint
         self.dtype, self.max_tokens = dtype, max_tokens or tokens_per_batch(self.device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the name of a model that was opened by one: it is opened again, as prepared weights are not copied."""
+        if not (name := getattr(self, "name", "")):
+            return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]  # as without this
+        from polyrank.scorers.open import load_stage
+
+        return load_stage, (name,)
 
     @property
     def networks(self) -> "tuple[NetworkScorer[Any], ...]":

@@ -20,7 +20,7 @@ from polyrank.answering.replies import Replies
 from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
 from polyrank.loading.folders import stamp
-from polyrank.loading.models import Backend, check_backend, resolve_model
+from polyrank.loading.models import Backend, check_backend, moved_name, resolve_model
 from polyrank.records import Context, Ranked
 from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.lexical import LexicalScorer
@@ -134,7 +134,7 @@ class Served:
         name = self.path
         if self.kind == "index":
             with open_catalogue(self.path) as index:
-                name = index.model
+                name = moved_name(index.model, Path(self.path))
         reference = resolve_model(name, bare_hub_names=self.kind == "index")
         names = [name, *(part.name for part in reference.parts)]
         return [part for part in dict.fromkeys(names) if part != self.path and Path(part).is_dir()]

@@ -307,6 +307,8 @@ def unwritable(path: Path, error: OSError) -> ResourceError:
     """
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return ReadOnlyError(f"cannot write to {path}: {error.strerror}; make it writable")
+    if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+        return ResourceError(f"cannot lock {path}: {error.strerror}; use a local disk, or mount this one with locks")
     return ResourceError(f"cannot write to {path}: {error.strerror}; free some space or repair the disk")
 
 
