@@ -43,7 +43,7 @@ def main() -> None:
         result["test"] = {key: fitted.report["test"][key] for key in ("ranker", "BM25")}
         result["minutes"] = {"cpu": (time.process_time() - used) / 60, "wall": (time.perf_counter() - began) / 60}
         write(f"fit/{name}", parse(json.dumps(result), lines=False))
-        print(fitted, result["minutes"], fitted.report["untried"])
+        print(fitted, result["test"]["ranker"]["metrics"], result["minutes"], fitted.report["untried"])
 
 
 def make_parts(source: Path, folder: Path, n_pairs: int, n_tests: int) -> None:

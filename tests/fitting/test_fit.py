@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,12 @@ def few(folder: Path, n: int = 6) -> Path:
     return folder
 
 
-def stop_at(step: str) -> Callable[[Line], None]:
-    """As a user who presses Ctrl-C when this line appears."""
+def stop_at(step: str, number: int = signal.SIGINT) -> Callable[[Line], None]:
+    """As the command does when a signal comes while this line appears."""
 
     def show(line: Line) -> None:
         if line.step == step:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
 
     return show
 
@@ -106,6 +107,12 @@ def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(stopped: tuple[
     assert again.report["lines"] == fitted.report["lines"]
     assert {file.name: file.stat().st_mtime_ns for file in steps.iterdir() if file.name in before} == before
     assert set(again.report["untried"]) == set(fitted.report["untried"])
+
+
+def test_a_request_to_end_finishes_nothing(stopped: tuple[Path, Fitted]) -> None:
+    folder, _ = stopped
+    with pytest.raises(KeyboardInterrupt):
+        polyrank.fit(folder / "data", folder / "support", resume=True, show=stop_at("words", signal.SIGTERM))
 
 
 def test_a_folder_of_split_is_read_where_it_is(stopped: tuple[Path, Fitted], tmp_path: Path) -> None:

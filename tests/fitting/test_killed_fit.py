@@ -14,14 +14,14 @@ from test_fit import few
 @pytest.mark.deep
 @pytest.mark.slow
 def test_a_killed_fit_makes_the_same_ranker(tmp_path: Path) -> None:
-    data, generator = few(tmp_path / "data", 8), random.Random(5)
+    data, generator = few(tmp_path / "data", 4), random.Random(5)
 
     def command(name: str) -> list[str]:
         options = ["-o", str(tmp_path / name), "--minutes", "60", "--resume"]
         return [sys.executable, "-m", "polyrank", "fit", str(data), *options]
 
     subprocess.run(command("whole"), check=True, capture_output=True)
-    for _ in range(8):
+    for _ in range(5):
         process = subprocess.Popen(command("killed"), stderr=subprocess.DEVNULL)
         try:
             process.wait(generator.uniform(3, 20))

@@ -46,13 +46,12 @@ def fit(
 
 def quickstart(
     output: Annotated[Path, Option(help="Folder for index, ranker and report.")] = Path("polyrank-quickstart"),
-    minutes: Minutes = 3.0,
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Run `polyrank fit` on the included sample: chats of the support desk of a fictional internet provider."""
     notify("the sample is small: its figures show that polyrank works, not how good a ranker is on your data")
-    _fit(SAMPLE / "train.jsonl", output, False, minutes=minutes, resume=resume, overwrite=overwrite)
+    _fit(SAMPLE / "train.jsonl", output, False, minutes=3.0, resume=resume, overwrite=overwrite)
 
 
 def _fit(data: Path, output: Path, json_: bool, **options: Any) -> None:
@@ -71,7 +70,7 @@ def _fit(data: Path, output: Path, json_: bool, **options: Any) -> None:
         notify(f"not tried: {name}" + ("" if minutes is None else f", about {minutes:.1f} minutes"))
     if json_:
         print(json.dumps(fitted.report, ensure_ascii=False))
-    notify(f"{fitted}; read {output / 'report.html'}; next: polyrank serve {output}")
+    notify(f"wrote {output}; read {output / 'report.html'}; next: polyrank serve {output}")
 
 
 def _show(cells: Sequence[str]) -> None:

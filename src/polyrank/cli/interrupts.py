@@ -14,8 +14,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal was received. A subclass, because after a plain KeyboardInterrupt has left code run by ``exec``, as in
-    the definition of a dataclass, Python ends the process by SIGINT whatever the exit code is."""
+    """A signal was received, its argument. A subclass, because after a plain KeyboardInterrupt has left code run by
+    ``exec``, as in the definition of a dataclass, Python ends the process by SIGINT whatever the exit code is."""
 
 
 _received: int | None = None  # the first signal
@@ -60,7 +60,7 @@ def received_signal() -> int | None:
 def raise_if_interrupted() -> None:
     """Raise Interrupted if a signal was received: called at the end of a command, and in endless loops."""
     if _received is not None:
-        raise Interrupted
+        raise Interrupted(_received)
 
 
 def set_resume_hint(text: str) -> None:
@@ -90,4 +90,4 @@ def _handle(number: int, frame: FrameType | None) -> None:
             os.write(2, b"\x1b[?25h\n")  # shows the cursor, which a progress bar hides
         os._exit(128 + number)
     _received = number
-    raise Interrupted
+    raise Interrupted(number)

@@ -61,13 +61,7 @@ class Fitted:
     """
 
     folder: Path
-    report: dict[str, Any]
-
-    def __repr__(self) -> str:
-        test = self.report["test"]["ranker"]
-        return (
-            f"Fitted({str(self.folder)!r}, R@1 {100 * test['metrics']['R@1']:.1f} on {test['n_examples']:,} test lists)"
-        )
+    report: dict[str, Any] = field(repr=False)
 
 
 def fit(
@@ -128,7 +122,7 @@ def fit(
         try:
             run.run()
         except (KeyboardInterrupt, InterruptedTraining) as stop:
-            if run.tuning is None or signal.SIGTERM in (*stop.args, getattr(stop, "exit_code", 0) - 128):
+            if not run.models or signal.SIGTERM in (*stop.args, getattr(stop, "exit_code", 0) - 128):
                 raise
             notify("stopped; finishing with the best ranker so far; continue with `resume=True`")
         return run.finish(str(data), precision)
@@ -249,7 +243,6 @@ class FitRun:
         if plan["n_steps"] < min(n_steps, FEWEST_STEPS):
             self.untried[planned.name] = pace.minutes(n_steps, n_checks) + self.tuned_in
             return
-        del self.untried[planned.name]
 
         def compute() -> list[Line]:
             output = self.folder / "runs" / f"{planned.folder}-{plan['n_steps']}"
@@ -268,6 +261,7 @@ class FitRun:
             return [line]
 
         self._step(planned.folder if planned.is_kept else f"{planned.folder}-alone", {**stated, **plan}, compute)
+        del self.untried[planned.name]
 
     def _pace(self, planned: Planned) -> Pace:
         """How long its updates take here, measured once for those that are alike."""

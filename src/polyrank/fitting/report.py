@@ -20,8 +20,6 @@ from polyrank.scorers.ranker import Ranker
 from polyrank.storage.durable import write_file
 
 N_ANSWERS = 10
-N_WORDS = 4
-MEASURES = ("R@1", "R@2", "R@5", "R@10", "MRR")
 HEADINGS = ("step", "MRR of validation, %", "gain", "result", "CPU minutes", "ms per answer")
 Label = Callable[[str], str]
 
@@ -149,7 +147,7 @@ def _reasons(why: Explanation, label: Label) -> str:
     tokens = [token for turn in why.turns for token in turn.tokens if token.share > 0 and len(token.text.strip()) > 2]
     words = dict.fromkeys(token.text.strip() for token in sorted(tokens, key=lambda token: -token.share))
     terms = ", ".join(f"{name} {value:+.1f}" for name, value in parts.items())
-    return "; ".join(filter(None, (terms, f"words: {', '.join([*words][:N_WORDS])}" if words else "")))
+    return "; ".join(filter(None, (terms, f"words: {', '.join([*words][:4])}" if words else "")))
 
 
 def figure_of(summary: Mapping[str, Any], name: str) -> dict[str, float]:
@@ -188,7 +186,9 @@ def _summary(figures: Mapping[str, Any]) -> Section:
             f"With its threshold it answers {100 * chosen['coverage']:.0f}% of validation contexts, searched in all"
             f" replies of the lists, and {100 * chosen['precision']:.0f}% of these answers are right."
         )
-    rows = [[name, *(percent(figure_of(one, name)) for one in (ranker, bm25))] for name in MEASURES]
+    rows = [
+        [name, *(percent(figure_of(one, name)) for one in (ranker, bm25))] for name in ("R@1", "R@5", "R@10", "MRR")
+    ]
     return Section("Result", text, ["measure, %", "ranker", "BM25"], rows)
 
 

@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse
 
 from polyrank._version import __version__
 from polyrank.errors import PolyrankError
-from polyrank.serving.context import CurrentServer, Server
+from polyrank.serving.context import CurrentServer, Server, filter_of
 from polyrank.serving.dialects import TeiInfo
 from polyrank.serving.errors import HttpError
 from polyrank.serving.strict import StrictRoute
@@ -102,21 +102,24 @@ async def models(server: CurrentServer) -> ModelsAnswer:
     return ModelsAnswer(data=[await _row(server, name) for name in server.models])
 
 
+@router.get("/v1/models/{name}/report", summary="The report of polyrank fit", response_class=FileResponse)
+async def report(
+    request: Request, name: Annotated[str, Path(description="Its name.")], server: CurrentServer
+) -> FileResponse:
+    """As ``report.json`` in the folder of the fit; not for keys with a filter, because it quotes conversations."""
+    server.check_name(name)
+    file = pathlib.Path(server.models[name], "report.json")
+    if filter_of(request) is not None or not file.is_file():
+        raise HttpError(404, f"{name} is not a folder of polyrank fit, so it has no report", code="no_report")
+    return FileResponse(file, media_type="application/json")
+
+
 @router.get("/v1/models/{name:path}", summary="One model, ranker or index")
 async def model(name: Annotated[str, Path(description="Its name.")], server: CurrentServer) -> ModelRow:
     """Its name and properties."""
     name = name.removesuffix(":query").removesuffix(":candidate")
     server.check_name(name)
     return await _row(server, name)
-
-
-@router.get("/v1/models/{name}/report", summary="The report of polyrank fit", response_class=FileResponse)
-async def report(name: Annotated[str, Path(description="Its name.")], server: CurrentServer) -> FileResponse:
-    """As ``report.json`` in the folder of the fit."""
-    server.check_name(name)
-    if not (file := pathlib.Path(server.models[name], "report.json")).is_file():
-        raise HttpError(404, f"{name} is not a folder of polyrank fit, so it has no report", code="no_report")
-    return FileResponse(file, media_type="application/json")
 
 
 async def _row(server: Server, name: str) -> ModelRow:
