@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 
 from polyrank_chats.errors import DataError, MissingLibraryError, UsageError
-from polyrank_chats.files.members import Member, check_size
+from polyrank_chats.files.members import FREE_BYTES, Member, check_size
 from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
 from polyrank_chats.values import CELL_BYTES
@@ -35,6 +35,7 @@ def table_rows(member: Member, data: bytes, options: Options) -> Rows:
         with closing(sqlite3.connect(":memory:")) as connection:
             connection.deserialize(bytes(image))
             connection.execute("PRAGMA trusted_schema=OFF")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(FREE_BYTES, len(data)))  # a view may compute cells
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             for name in _chosen_tables(member, connection, options):
                 quoted = name.replace('"', '""')
@@ -42,7 +43,7 @@ def table_rows(member: Member, data: bytes, options: Options) -> Rows:
                 keys = [column[0] for column in cursor.description]
                 for values in cursor:
                     n_bytes += sum(len(v) + CELL_BYTES if isinstance(v, str) else CELL_BYTES for v in values)
-                    check_size(member.path, n_bytes, options.max_bytes)
+                    check_size(member.path, n_bytes, options.max_bytes, len(data))
                     cells = (None if isinstance(value, bytes) else value for value in values)
                     rows.append((len(rows) + 1, dict(zip(keys, cells, strict=True))))
     except sqlite3.Error as error:
@@ -83,13 +84,13 @@ def parquet_rows(member: Member, data: bytes, options: Options) -> Rows:
     try:
         file = pyarrow.parquet.ParquetFile(io.BytesIO(data))
         declared = sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups))
-        check_size(member.path, declared, options.max_bytes)
+        check_size(member.path, declared, options.max_bytes, len(data))
         n_bytes = 0
         for batch in file.iter_batches(batch_size=1024):
             for column in batch.columns:
                 decoded = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
                 n_bytes += decoded.nbytes + CELL_BYTES * len(decoded)
-            check_size(member.path, n_bytes, options.max_bytes)
+            check_size(member.path, n_bytes, options.max_bytes, len(data))
             rows += enumerate(batch.to_pylist(), len(rows) + 1)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"

@@ -96,15 +96,14 @@ def unique(names: list[str]) -> list[str]:
     >>> unique(["id", "text", "text", "", "text"])
     ['id', 'text', 'text 2', 'column 4', 'text 3']
     """
-    numbered: list[str] = []
+    numbered, repeats = dict[str, None](), Counter[str]()
     for position, name in enumerate(names, 1):
         own = name = name or f"column {position}"
-        n = 1
         while own in numbered:
-            n += 1
-            own = f"{name} {n}"
-        numbered.append(own)
-    return numbered
+            repeats[name] += 1
+            own = f"{name} {repeats[name] + 1}"
+        numbered[own] = None
+    return [*numbered]
 
 
 def sheet_rows(member: Member, data: bytes, options: Options) -> Rows:
@@ -121,9 +120,9 @@ def sheet_rows(member: Member, data: bytes, options: Options) -> Rows:
             check_size(member.path, n_unpacked, options.max_bytes, len(data))
         with CalamineWorkbook.from_filelike(io.BytesIO(data)) as book:
             sheets = {name: _records(book.get_sheet_by_name(name)) for name in book.sheet_names}
-    except DataError:
-        raise
-    except Exception as error:  # the reader raises many kinds for damaged files
+    except BaseException as error:  # the reader raises many kinds for damaged files, also PanicException
+        if isinstance(error, DataError) or not (isinstance(error, Exception) or "Panic" in type(error).__name__):
+            raise
         what = f"is not a valid workbook ({' '.join(str(error).split())}); save it again as .xlsx or CSV"
         if isinstance(error, PasswordError) or ENCRYPTED in data:
             what = "has a password; save it without one"
