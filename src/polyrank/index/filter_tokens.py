@@ -15,6 +15,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 KEYWORDS = ("and", "or", "not", "in", "exists", "true", "false", "null")
+EXAMPLE = '; write conditions such as team = "billing" and not lang in ("de", "fr")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def read_tokens(text: str) -> list[Token]:
         if match is None:
             at = start + len(text[start:]) - len(text[start:].lstrip())
             what = "this string has no closing quote" if text[at] in "\"'" else f"{text[at]!r} is not allowed here"
-            raise UsageError(f"filter, character {at + 1}: {what}; put strings and unusual names in quotes")
+            raise UsageError(f"filter, character {at + 1}: {what}; put strings and unusual names in quotes{EXAMPLE}")
         kind = match.lastgroup or ""
         tokens.append(Token(kind, match[kind], match.start(kind) + 1))
         start = match.end()

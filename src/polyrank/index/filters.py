@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
-from polyrank.index.filter_tokens import Token, is_plain_name, read_tokens, unquote
+from polyrank.index.filter_tokens import EXAMPLE, Token, is_plain_name, read_tokens, unquote
 from polyrank.storage.time_limit import limited_search
 
 MAX_CHARACTERS = 4096
@@ -88,9 +88,10 @@ def read_filter(text: str) -> Filter:
 
     >>> print(read_filter("NOT (team in ('a','b')) and customer.tier>=2 or exists 'first seen'"))
     not team in ("a", "b") and customer.tier >= 2 or exists "first seen"
-    >>> read_filter("lang == 'en'")
+    >>> read_filter("lang == 'en'")  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    polyrank.errors.UsageError: filter, character 7: expected a string in quotes, a number, true, false or null, not '='
+    polyrank.errors.UsageError: filter, character 7: expected a string in quotes, a number, true, false or null, not
+    '='; write conditions such as team = "billing" and not lang in ("de", "fr")
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(
@@ -282,7 +283,7 @@ class _Parser:
                 raise UsageError(f"filter, character {token.at}: the number is too large; the limit is 1.7e308")
             return number
         if token.keyword not in _CONSTANTS:
-            hint = f'; put strings in quotes: "{token.text}"' if token.kind == "word" else ""
+            hint = f'; put strings in quotes: "{token.text}"' if token.kind == "word" else EXAMPLE
             self._fail("a string in quotes, a number, true, false or null", hint=hint)
         self._next += 1
         return _CONSTANTS[token.keyword]
@@ -302,7 +303,7 @@ class _Parser:
         if not self._accept(text):
             self._fail(expected)
 
-    def _fail(self, expected: str, at: Token | None = None, hint: str = "") -> NoReturn:
+    def _fail(self, expected: str, at: Token | None = None, hint: str = EXAMPLE) -> NoReturn:
         token = at or self._now
         raise UsageError(f"filter, character {token.at}: expected {expected}, not {token}{hint}")
 

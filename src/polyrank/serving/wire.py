@@ -240,6 +240,7 @@ class ModelRow(BaseModel):
     object: Literal["model"] = Field(default="model", description="As in OpenAI's API.")
     created: int = Field(description="Start time of the server, in seconds since 1970.")
     owned_by: str = Field(default="polyrank", description="As in OpenAI's API.")
+    stats: dict[str, Any] = Field(default={}, description="Empty; clients of Infinity need it.")
 
 
 class ModelsAnswer(BaseModel):
