@@ -7,20 +7,18 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli import interrupts
 from polyrank.cli.console import notify, track, use_processor
 from polyrank.cli.options import AllThreads, Device, Json, Overwrite, Resume
 from polyrank.cli.training import TrainingDisplay, check_resume
 from polyrank.config.names import SAMPLE
 
 WIDTHS = (34, 22, 22, 12, 6, 8)
-Minutes = Annotated[float, Option(min=0.1, help="For everything; time taken by other programs does not count.")]
 
 
 def fit(
     data: Annotated[Path, Argument(help="An export of chats, a file of dialogues or pairs, or a folder of split.")],
     output: Annotated[Path, Option("-o", "--output", help="The folder to make: index, ranker and report.")],
-    minutes: Minutes = 30.0,
+    minutes: Annotated[float, Option(min=0.1, help="For everything; time of other programs does not count.")] = 30.0,
     ms: Annotated[float | None, Option(min=0, help="The longest time of an answer on this machine, in ms.")] = None,
     precision: Annotated[
         float, Option(min=0, max=1, help="Answer only if this share of the answers is expected to be right.")
@@ -60,7 +58,6 @@ def _fit(data: Path, output: Path, json_: bool, **options: Any) -> None:
     from polyrank.fitting.report import HEADINGS
 
     check_resume(options["resume"], options["overwrite"])
-    interrupts.set_resume_hint("continue with --resume")
     keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
     _show(HEADINGS)
     with TrainingDisplay() as display:

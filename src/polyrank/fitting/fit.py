@@ -92,7 +92,8 @@ def fit(
         output: the folder to make.
         minutes: for everything, on this machine; on a processor, those that other programs take do not count.
         ms: the longest time of an answer on this machine; None: any.
-        precision: the share of answers that have to be right; sets the threshold, if one reaches it.
+        precision: the share of answers that have to be right; sets the threshold, if one reaches it and leaves at least
+            5% of the validation contexts an answer.
         replies: a file of the catalogue; None: replies that were given twice or more.
         resume: continue an interrupted call, or a finished one with more minutes; finished steps are not repeated.
         overwrite: replace an earlier fit.
@@ -325,6 +326,8 @@ class FitRun:
         ranker, threshold = tuning.ranker, dict[str, Any](precision=precision)
         try:
             rule, chosen = choose_threshold(ranker, self.data.lists, precision=precision, progress=self.progress)
+            if (share := chosen["chosen"]["coverage"]) < 0.05:  # a ranker that hardly ever answers is of no use
+                raise DataError(f"a precision of {precision:.0%} would leave all but {share:.1%} without an answer")
             ranker.abstention, threshold = rule, threshold | chosen
         except DataError as error:
             threshold["problem"] = str(error)

@@ -102,15 +102,15 @@ async def models(server: CurrentServer) -> ModelsAnswer:
     return ModelsAnswer(data=[await _row(server, name) for name in server.models])
 
 
-@router.get("/v1/models/{name}/report", summary="The report of polyrank fit", response_class=FileResponse)
+@router.get("/v1/models/{name}/report", summary="The report of polyrank fit", response_class=Response)
 async def report(
     request: Request, name: Annotated[str, Path(description="Its name.")], server: CurrentServer
-) -> FileResponse:
-    """As ``report.json`` in the folder of the fit; not for keys with a filter, because it quotes conversations."""
+) -> Response:
+    """``report.json`` of the folder; null without one, and for keys with a filter, because it quotes conversations."""
     server.check_name(name)
     file = pathlib.Path(server.models[name], "report.json")
     if filter_of(request) is not None or not file.is_file():
-        raise HttpError(404, f"{name} is not a folder of polyrank fit, so it has no report", code="no_report")
+        return Response("null", media_type="application/json")
     return FileResponse(file, media_type="application/json")
 
 

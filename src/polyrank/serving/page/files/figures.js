@@ -48,10 +48,10 @@ function served(models) {
 
 /** The steps of `polyrank fit`, if it made the index: what each gained on validation lists, and the result on the test. */
 async function fitted(id) {
-  const report = await ask(`/v1/models/${encodeURIComponent(id)}/report`).catch(() => null);
+  const report = await ask(`/v1/models/${encodeURIComponent(id)}/report`);
   if (!report) return null;
-  const share = ({ mean, low, high }) => [mean, low, high].map((value) => (100 * value).toFixed(1));
-  const figure = (values) => (values?.mean == null ? "" : share(values).reduce((mean, low, i, all) => (i === 1 ? `${mean} (${low} to ${all[2]})` : mean)));
+  const percent = (share) => (100 * share).toFixed(1);
+  const figure = (values) => (values?.mean == null ? "" : `${percent(values.mean)} (${percent(values.low)} to ${percent(values.high)})`);
   const row = ({ step, metrics, gain, kept, minutes, milliseconds }) =>
     el(
       "tr",
@@ -62,7 +62,7 @@ async function fitted(id) {
     );
   const headings = ["step", "MRR, %", "gain", "result", "CPU minutes", "ms"].map((text) => el("th", { scope: "col" }, text));
   const { ranker } = report.test;
-  const [r1, low, high] = [ranker.metrics["R@1"], ...ranker.intervals["R@1"]].map((value) => (100 * value).toFixed(1));
+  const [r1, low, high] = [ranker.metrics["R@1"], ...ranker.intervals["R@1"]].map(percent);
   const text = `The reply that was given is first in ${r1}% (${low} to ${high}) of ${ranker.n_examples.toLocaleString("en")} test contexts.`;
   const table = el("table", { class: "steps" }, el("thead", {}, el("tr", {}, headings)), el("tbody", {}, report.lines.map(row)));
   return el("section", {}, el("h3", {}, `How ${id} was fitted`), el("p", { class: "quiet" }, text), el("div", { class: "served" }, table));
