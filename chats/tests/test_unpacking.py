@@ -151,7 +151,7 @@ BOMBS = {
         "INSERT INTO m VALUES('ann')",
     ],
     "many rows": [
-        "CREATE TABLE n AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 100) SELECT n FROM r",
+        "CREATE TABLE n AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 100) SELECT n FROM r",
         "CREATE VIEW m AS SELECT a.n AS conversation, 'ann' AS speaker, 'hi' AS text FROM n a, n b, n c, n d, n e",
     ],
     "no end": [

@@ -264,6 +264,25 @@ def test_other_examples_are_not_resumed(tmp_path: Path, change: str) -> None:
         polyrank.train(recipe, other, resume=True)
 
 
+def test_validation_data_that_were_changed_in_place_are_refused(tmp_path: Path) -> None:
+    def listed(right: str) -> None:
+        row = {"context": ["question 0"], "candidates": [right, "answer 1"], "relevant": [0]}
+        (tmp_path / "valid.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+
+    model = {"kind": "convert", "embedding_dim": 8, "attention_dim": 4, "ffn_dim": 8, "spans": [2], "side_dim": 8}
+    recipe = {
+        "model": {**model, "side_layers": 1, "output_dim": 8}, "data": {"valid": str(tmp_path / "valid.jsonl")},
+        "text": {"min_count": 1}, "train": {"batch_size": 4, "max_steps": 1}, "output": str(tmp_path / "run"),
+    }  # fmt: skip
+    rows = [{"context": [f"question {i}"], "response": f"answer {i}"} for i in range(8)]
+    listed("answer 0")
+    first = polyrank.train(recipe, rows)
+    assert polyrank.train(recipe, rows, resume=True) == first
+    listed("answer 7")
+    with pytest.raises(ConfigError, match=r"the validation examples changed since .*run was started"):
+        polyrank.train(recipe, rows, resume=True)
+
+
 @pytest.mark.parametrize(
     ("train_layers", "change", "mixes"),
     [("all_but_embeddings", "weights", True), ("all", "weights", False), ("all", "words", True)],

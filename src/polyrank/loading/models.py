@@ -226,10 +226,11 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
 
 
 def _part(folder: Path, name: str, backend: Backend) -> ModelRef:
-    """A model that a ranker's folder names; without an export for ``backend``, it uses torch."""
+    """A model that a ranker's folder names, on the Hub only by ``hf:``; without an export for ``backend``, by torch."""
     if not model_exists(name):
         raise UsageError(f"{folder} needs the model {name}, which does not exist; restore it or {RANKER.remedy}")
-    return resolve_model(name, backend=backend if has_export(model_folder(name), backend) else "torch")
+    runtime = backend if has_export(model_folder(name), backend) else "torch"
+    return resolve_model(name, backend=runtime, bare_hub_names=False)
 
 
 def check_apart(path: Path, models: Sequence[ModelRef]) -> None:

@@ -263,7 +263,9 @@ class SeedRun:
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
         resumed = self.resume and TRAINING.has_begun(self.folder)
-        document = run_document(self.plan, self.examples, self.loss, resumed=self.folder if resumed else None)
+        document = run_document(
+            self.plan, self.examples, self.loss, valid=self.valid, resumed=self.folder if resumed else None
+        )
         result = TRAINING.begin(self.folder, document, longer=longer, notify=self.notify)
         if result is not None:
             return [FitResult(**(result[network.name] if network.name else result)) for network in self.plan.networks]

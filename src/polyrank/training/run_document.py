@@ -56,13 +56,19 @@ def name_of(loss: LossFunction | None) -> str:
 
 
 def run_document(
-    plan: TrainingPlan, examples: Sequence[Example], loss: LossFunction | None = None, *, resumed: Path | None
+    plan: TrainingPlan,
+    examples: Sequence[Example],
+    loss: LossFunction | None = None,
+    *,
+    valid: Sequence[Example] = (),
+    resumed: Path | None,
 ) -> dict[str, Any]:
     """The document of a run.
 
     Args:
         plan: of the run.
         examples: to train on.
+        valid: validation lists, which choose the best step.
         loss: the caller's; None: polyrank's.
         resumed: the folder of the run that it resumes; None: it starts.
 
@@ -73,6 +79,8 @@ def run_document(
     # with and without data.cache the digests of the same examples are not alike
     part = "the training examples" + (" of data.cache" if plan.recipe.data.cache else "")
     inputs = {part: examples_digest(examples), "the loss": name_of(loss) or "polyrank's", **_start_digests(plan)}
+    if valid:
+        inputs["the validation examples"] = examples_digest(valid)
     method = plan.recipe.train.method
     if (name := getattr(method, "teacher", method.corrects)) is not None:
         inputs[name] = resolve_model(name, bare_hub_names=False).fingerprint  # empty if it is computed on opening
