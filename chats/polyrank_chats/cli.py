@@ -1,4 +1,13 @@
-"""The command ``polyrank-chats``, which is also ``polyrank import chats``."""
+"""The command ``polyrank-chats``, which is also ``polyrank import chats``; the rest is its help.
+
+Convert chats to a file of dialogues: CSV, sheets, JSON, and exports of help
+desks and messengers. The form and the columns are inferred and reported;
+options override them.
+
+Examples:
+  {program} export.csv -o chats.jsonl
+  {program} "WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt
+"""
 
 import errno
 import re
@@ -17,14 +26,6 @@ from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
 
 SHOWN_TURNS, SHOWN_LETTERS, SHOWN_SENDERS = 8, 200, 20
-DESCRIPTION = """\
-Convert chats to a file of dialogues: CSV, sheets, JSON, and exports of help
-desks and messengers. The form and the columns are inferred and reported;
-options override them."""
-EXAMPLES = """\
-Examples:
-  {program} export.csv -o chats.jsonl
-  {program} "WhatsApp Chat.txt" -o chats.jsonl --agent Anna --redact names.txt"""
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -55,8 +56,7 @@ def make_parser(program: str) -> ArgumentParser:
     parser = ArgumentParser(
         program,
         usage=f"{program} SOURCE -o FILE [OPTIONS]",
-        description=DESCRIPTION,
-        epilog=EXAMPLES.format(program=program),
+        description=(__doc__ or "").partition("\n\n")[2].format(program=program),
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -64,7 +64,7 @@ def make_parser(program: str) -> ArgumentParser:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON lines; .gz compresses")
     described = dict(re.findall(r"^ {8}(\w+): (.*?)\.?$", Options.__doc__ or "", re.MULTILINE))
     for each in fields(Options)[:-1]:
-        text = described[each.name]
+        text = described.get(each.name, "")
         how: dict[str, Any] = {"metavar": "VALUE", "default": each.default}
         if each.type is bool:
             how = {"action": "store_true"}
@@ -99,9 +99,7 @@ def convert(arguments: Namespace) -> None:
         notify(f"{source}: {note}")
     show_first(chats.dialogues)
     if asks and answer("Is it right? [Y/n]: ").lower() not in ("", "y", "yes"):
-        raise UsageError(
-            "nothing was written; correct it with --form, --conversation, --time, --sender, --text or --agent"
-        )
+        raise UsageError("nothing was written; correct it with --form, --conversation, --time, --sender or --agent")
     write_dialogues(output, chats.dialogues)
     notify(f"wrote {output}")
 

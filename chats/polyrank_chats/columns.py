@@ -11,11 +11,12 @@ from functools import lru_cache
 from typing import Literal
 
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.names import NAMES
+from polyrank_chats.names import NAMES, words_in
 from polyrank_chats.options import Options
 from polyrank_chats.profiles import Profile
 from polyrank_chats.sides import contact_column, has_both_sides, pair_columns, role_columns
 from polyrank_chats.values import Row
+from polyrank_chats.wording import listed
 
 MIN_ROWS = 4
 """Rows that are necessary to detect a column by its values."""
@@ -151,10 +152,8 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
         )
     for what, found in (("sender", senders), ("text", text)):
         if not found:
-            raise DataError(
-                f"{where}: no column has a usual name for the {what} among {listed(keys)};"
-                f" name it with the option {what}, or add a header if the file has none"
-            )
+            problem = f"no column has a usual name for the {what} among {listed(keys)}"
+            raise DataError(f"{where}: {problem}; name it with the option {what}, or add a header if the file has none")
     stream: list[str] = []
     for side in [*role, *flags][:1]:
         contacts = [all_profiles[key] for key in usual(keys, "contact", "sender")]
@@ -198,9 +197,8 @@ def hinted(key: str, *kinds: str) -> bool:
     >>> hinted("dateSent", "said_at"), hinted("Erstellt am", "said_at"), hinted("state", "said_at")
     (True, True, False)
     """
-    split = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", key).casefold()))
     hints = {hint for kind in kinds for hint in NAMES[kind]}
-    return bool(split & hints) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
+    return not hints.isdisjoint(words_in(key)) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
 
 
 def time_columns(free: Sequence[Profile], options: Options) -> list[str]:
@@ -224,7 +222,12 @@ def time_columns(free: Sequence[Profile], options: Options) -> list[str]:
         return not is_sure(each), name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
 
     found = sorted(filter(is_time, free), key=rank)
-    clocks = [each for each in free if each.clocks >= 0.8 or (each.key in exact and all(map(_is_dotted, each.values)))]
+
+    def is_clock(each: Profile) -> bool:
+        is_dotted = all(re.fullmatch(r"(\d\d?\.\d\d)?", value) for value in each.values)
+        return each.clocks >= 0.8 or (each.key in exact and is_dotted)
+
+    clocks = [*filter(is_clock, free)]
     clock = clocks[:1] if found and not found[0].has_clock else []
     for each in free:
         if each.key in exact and each.n_distinct and each not in [*found, *clock]:
@@ -238,17 +241,13 @@ def time_columns(free: Sequence[Profile], options: Options) -> list[str]:
     return [each.key for each in (*found[:1], *clock)]
 
 
-def _is_dotted(value: str) -> bool:
-    return not value or re.fullmatch(r"\d\d?\.\d\d?", value) is not None
-
-
 def _text(free: Sequence[Profile]) -> list[str]:
     """The columns of texts: those with a usual name and texts, else the one with the longest texts."""
     by_key = {each.key: each for each in free}
     names = usual(by_key, "text")
     good = [key for key in names if by_key[key].is_text]
-    long = [each for each in free if each.is_long_text and len(each.values) >= MIN_ROWS]
-    longest = max(long, key=lambda each: each.words, default=None)
+    long = [each for each in free if each.is_text and each.words >= 2 and each.distinct > 0.5]
+    longest = max(long if free and len(free[0].values) >= MIN_ROWS else [], key=lambda each: each.words, default=None)
     if good:
         return [key for key in good if key == good[0] or normal(key) not in NAMES["vague"]]
     return [longest.key] if longest else [key for key in names if by_key[key].times < 0.8]
@@ -331,9 +330,3 @@ def _conversation_by_values(free: Sequence[Profile], senders: Sequence[str]) -> 
         )
 
     return [each.key for each in free if is_conversation(each)][:1] if len(senders) >= MIN_ROWS else []
-
-
-def listed(keys: Iterable[str]) -> str:
-    """The names of columns for messages, at most twenty."""
-    names = [repr(key[:40]) for key in keys]
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

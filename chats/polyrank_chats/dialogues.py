@@ -6,7 +6,7 @@ This module does not know file formats.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.messages import Message, Reason
@@ -24,7 +24,7 @@ MAX_MESSAGES = 5_000
 
 
 def conversations(messages: Sequence[Message], options: Options) -> Iterator[Talk]:
-    """The ids and messages of conversations, in the order of their first messages in the file.
+    """The ids and messages of conversations, in the order of their streams and first messages in the file.
 
     Args:
         messages: all messages.
@@ -33,30 +33,24 @@ def conversations(messages: Sequence[Message], options: Options) -> Iterator[Tal
     Raises:
         DataError: a conversation has more than ``MAX_MESSAGES`` messages.
     """
-    groups: defaultdict[tuple[str, str | None], list[Message]] = defaultdict(list)
+    streams: defaultdict[str, dict[str | None, list[Message]]] = defaultdict(dict)
     in_file: defaultdict[str, list[Message]] = defaultdict(list)
     for each in messages:
-        groups[each.stream, each.conversation].append(each)
+        streams[each.stream].setdefault(each.conversation, []).append(each)
         in_file[each.stream].append(each)
-    n_streams = Counter(name for _, name in groups)
-    of_stream: defaultdict[str, list[list[Message]]] = defaultdict(list)
-    for (stream, _), group in groups.items():
-        of_stream[stream].append(group)
-    falling = {stream: newest_first(of_stream[stream], held) for stream, held in in_file.items()}
-    for (stream, name), unsorted in groups.items():
-        group = in_order(unsorted, options.report, falling=falling[stream])
-        parts = (
-            [(name if n_streams[name] == 1 else f"{stream}/{name}", group)]
-            if name
-            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(group, options.gap), 1)]
-        )
-        for id_, part in parts:
-            if len(part) > MAX_MESSAGES:
-                raise DataError(
-                    f"{part[0].where}: the conversation that begins here has {len(part):,} messages, the limit"
-                    f" is {MAX_MESSAGES:,}; name the column of conversations or of times"
-                )
-            yield id_, part
+    n_streams = Counter(name for groups in streams.values() for name in groups)
+    for stream, groups in streams.items():
+        falling = newest_first(groups.values(), in_file[stream])
+        for name, unsorted in groups.items():
+            group = in_order(unsorted, options.report, falling=falling)
+            for number, part in enumerate([group] if name else divided(group, options.gap), 1):
+                if len(part) > MAX_MESSAGES:
+                    raise DataError(
+                        f"{part[0].where}: the conversation that begins here has {len(part):,} messages, the limit is"
+                        f" {MAX_MESSAGES:,}; name the column of conversations or of times"
+                    )
+                within = f"{stream}/{name}" if name else f"{stream}:{number}"
+                yield (name if name and n_streams[name] == 1 else within), part
 
 
 def newest_first(groups: Iterable[Sequence[Message]], in_file: Sequence[Message]) -> bool:
@@ -86,11 +80,8 @@ def in_order(group: list[Message], report: Report, *, falling: bool) -> list[Mes
     report.left_out[Reason.REPEATED] += len(group) - len(kept)
     if falling:
         kept.reverse()
-    latest = datetime.min
-    keys = []
-    for each in kept:
-        latest = each.time or latest  # a message without a time stays after the one before it
-        keys.append(latest)
+    times = (each.time for each in kept)  # a message without a time stays after the one before it
+    keys = [*accumulate(times, lambda latest, time: time or latest, initial=datetime.min)][1:]
     return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
 
 
@@ -108,34 +99,28 @@ def divided(messages: Iterable[Message], gap: float) -> Iterator[list[Message]]:
         yield part
 
 
-def dialogue(id_: str, messages: list[Message], speaker: Callable[[Message], str], options: Options) -> Row | None:
+def dialogue(id_: str, messages: list[Message], speaker: Callable[[Message], str], report: Report) -> Row | None:
     """The row of a conversation; None if it has fewer than two turns.
 
     Args:
         id_: its id.
         messages: oldest first.
         speaker: returns the speaker of a message.
-        options: with ``keep_system``, system messages before all others become its background; the report is updated.
+        report: updated with the outcome of each message.
     """
     talk = [each for each in messages if not is_system(each)]
-    before = messages[: messages.index(talk[0])] if talk and options.keep_system else []
-    background = [each.text for each in before]
     groups = [[*group] for _, group in groupby(talk, lambda each: (each.sender, speaker(each)))]
-    turns = [{"speaker": speaker(group[0]), "text": "\n".join(each.text for each in group)} for group in groups]
-    report = options.report
-    report.left_out[Reason.SYSTEM] += len(messages) - len(talk) - len(background)
-    if len(turns) < 2:
+    report.left_out[Reason.SYSTEM] += len(messages) - len(talk)
+    if len(groups) < 2:
         report.left_out[Reason.UNANSWERED] += len(talk)
-        report.left_out[Reason.SYSTEM] += len(background)
         return None
-    report.n_turns += len(turns)
-    report.n_joined += len(talk) - len(turns)
-    report.n_background += len(background)
-    began = next((each.time for each in talk if each.time), None)
-    row: Row = {"id": id_}
-    if began is not None:
-        row["time"] = began.isoformat(timespec="seconds")
-    if background:
-        row["background"] = background
+    report.n_turns += len(groups)
+    report.n_joined += len(talk) - len(groups)
+    began = [each.time.isoformat(timespec="seconds") for each in talk if each.time][:1]
     named = [(*each.names, (each.sender, speaker(each))) for each in talk]
-    return row | {"turns": turns, PEOPLE: {name: part for names in named for name, part in names}}
+    return {
+        "id": id_,
+        **dict(zip(["time"], began, strict=False)),
+        "turns": [{"speaker": speaker(group[0]), "text": "\n".join(each.text for each in group)} for group in groups],
+        PEOPLE: {name: part for names in named for name, part in names},
+    }

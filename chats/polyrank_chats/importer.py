@@ -14,7 +14,7 @@ from polyrank_chats.options import Options
 from polyrank_chats.people import ordinary_words, slots_of
 from polyrank_chats.phones import language
 from polyrank_chats.reading import read
-from polyrank_chats.redact import Redactor, links
+from polyrank_chats.redact import LINK, Redactor
 from polyrank_chats.report import Chats, Report
 from polyrank_chats.roles import AGENT, is_system, names_of, speaker_of
 from polyrank_chats.threads import threaded
@@ -30,7 +30,7 @@ def import_chats(path: Path | str, **chosen: Any) -> Chats:
     """Import chats of a file, a folder or a zip as dialogues. Consecutive messages of a sender become one turn.
 
     Args:
-        path: CSV, a workbook, an SQLite database, Parquet, JSON, JSON lines, mail, a transcript or a messenger's text;
+        path: CSV, a workbook, Parquet, JSON, JSON lines, mail, a transcript or a messenger's text;
             or a folder or zip of such files.
         chosen: the fields of ``Options``, which describes them.
 
@@ -51,7 +51,7 @@ def import_chats(path: Path | str, **chosen: Any) -> Chats:
         report.note(f"{counted(n_loose, 'message')} without a conversation {how}")
     talks = [*conversations(said, options)]
     speaker = speaker_of([[each for each in talk if not is_system(each)] for _, talk in talks], options, path)
-    rows = [row for name, talk in talks if (row := dialogue(name, talk, speaker, options))]
+    rows = [row for name, talk in talks if (row := dialogue(name, talk, speaker, report))]
     if not options.keep_personal:
         redact(rows, options)
     report.n_conversations = len(rows)
@@ -66,13 +66,13 @@ def _agents_links(dialogues: Sequence[Row]) -> set[str]:
     """Links that agents gave in several conversations: they lead to pages, not to persons."""
     given: Counter[str] = Counter()
     for row in dialogues:
-        given.update(set().union(*(links(turn["text"]) for turn in row["turns"] if turn["speaker"] == AGENT)))
+        given.update({link for turn in row["turns"] if turn["speaker"] == AGENT for link in LINK.findall(turn["text"])})
     return {link for link, n in given.items() if n >= SHARED}
 
 
 def redact(dialogues: Sequence[Row], options: Options) -> None:
     """Replace personal data and participants' names; speakers and ids with such data become numbers."""
-    redactor = Redactor(options.redact, _agents_links(dialogues), options.country, ordinary_words(dialogues))
+    redactor = Redactor(options.redact, _agents_links(dialogues), ordinary_words(dialogues))
     quiet = Redactor(options.redact)  # replacements in speakers and ids do not count
     personal = dict.fromkeys(turn["speaker"] for row in dialogues for turn in row["turns"])
     people = {name: f"person {n}" for n, name in enumerate((name for name in personal if quiet(name) != name), 1)}
@@ -84,8 +84,6 @@ def redact(dialogues: Sequence[Row], options: Options) -> None:
         for turn in row["turns"]:
             turn["speaker"] = people.get(turn["speaker"], turn["speaker"])
             turn["text"] = redactor(turn["text"], slots, own or usual)
-        if "background" in row:
-            row["background"] = [redactor(text, slots, own or usual) for text in row["background"]]
         named = {word: slot for word, slot in slots.items() if slot != "{name}"}
         if not row["id"].isdigit() and quiet(row["id"], named) != row["id"]:
             row["id"] = f"conversation {number}"
@@ -99,9 +97,8 @@ def _dated(messages: Sequence[Message], options: Options) -> Iterator[Message]:
     if options.date_order is not None:
         form = form._replace(order=options.date_order)
     elif is_guess:
-        options.report.note(
-            f"dates are ambiguous: assuming that the {form.order} comes first (choose it with the option date order)"
-        )
+        how = f"assuming that the {form.order} comes first"
+        options.report.note(f"dates are ambiguous: {how} (choose it with the option date order)")
     agents = {name.strip().casefold() for name in options.agent}
     for message in messages:
         if is_system(message) and names_of(message) & agents:

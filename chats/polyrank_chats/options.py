@@ -30,12 +30,10 @@ class Options:
         customer: senders who look like agents but are not: names, ids or roles; "*": all others.
         gap: hours of silence that end a conversation, if the file has no ids of conversations.
         date_order: the first part of dates such as 3/4/24: day, month or year.
-        keep_system: keep system texts before all others, such as a prompt, as background.
         encoding: the encoding of text files, such as cp1252.
-        sheet: a sheet of a workbook, or a table or view of a database; default: the largest and those like it.
+        sheet: a sheet of a workbook; default: the largest and those with the same columns.
         max_bytes: the limit of the size of a file, also unpacked; default: 2^30.
         redact: names to replace by {name}, in addition to those of the participants.
-        country: a country of phone numbers without a country code, such as FR; default: by the language.
         keep_personal: keep names, addresses, links, numbers and passwords.
         skip_bad: count and skip bad rows, instead of stopping at the first.
         report: gets the guesses and counts.
@@ -56,12 +54,10 @@ class Options:
     customer: Several = ()
     gap: float = 8.0
     date_order: DateOrder | None = None
-    keep_system: bool = False
     encoding: str | None = None
     sheet: Several = ()
     max_bytes: int = MAX_BYTES
     redact: Several = ()
-    country: Several = ()
     keep_personal: bool = False
     skip_bad: bool = False
     report: Report = field(default_factory=Report)
@@ -78,9 +74,4 @@ class Options:
             raise UsageError("`redact` replaces names, but `keep_personal` keeps them; leave one of them out")
         if not 0 < self.gap < 1e6:
             raise UsageError(f"gap is {self.gap}; give the hours of silence, more than 0 and less than 1,000,000")
-        if self.country:
-            from phonenumbers import SUPPORTED_REGIONS  # slow to import
-
-            if unknown := [country for country in self.country if country not in SUPPORTED_REGIONS]:
-                raise UsageError(f"country {unknown[0]!r} is unknown; use a code of two capital letters, such as FR")
         self.report.skip_bad |= self.skip_bad

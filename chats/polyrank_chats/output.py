@@ -41,21 +41,15 @@ def write_dialogues(path: Path | str, dialogues: Iterable[Row]) -> None:
         DataError: a row holds a lone surrogate or a number that is not finite; no file is written.
         UsageError: ``path`` is not a regular file.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     lines = []
     for number, row in enumerate(dialogues, 1):
         try:
             lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
-        except UnicodeEncodeError as error:
-            raise row_error(path, number, "holds a lone surrogate; write whole characters") from error
         except ValueError as error:
-            raise row_error(path, number, "holds a number that is not finite; write null instead") from error
-    data = b"".join(lines)
-    _write(path.resolve(), gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Create or replace a file by renaming a synced sibling over it."""
+            what = "a lone surrogate" if isinstance(error, UnicodeError) else "a number that is not finite"
+            raise row_error(path, number, f"holds {what}; write whole characters and null") from error
+    data = gzip.compress(b"".join(lines), mtime=0) if path.name.endswith(".gz") else b"".join(lines)
     check_output(path, overwrite=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
@@ -64,6 +58,6 @@ def _write(path: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
+        temporary.replace(path)  # of a synced sibling
     finally:
         temporary.unlink(missing_ok=True)  # it still exists after an error or an interrupt

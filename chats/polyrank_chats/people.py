@@ -9,22 +9,17 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from polyrank_chats.names import NAMES
+from polyrank_chats.patterns import pattern
 from polyrank_chats.roles import AGENT, CUSTOMER, SYSTEM_WORDS, part_of
 from polyrank_chats.values import Row
 
 WORD = re.compile(r"[^\W_]+")
-UNSPACED = re.compile(
-    "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
-)  # scripts without blanks, or with endings
+UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+"""Letters of scripts without blanks, or with endings."""
 START = re.compile(r"(?:^|[.!?…:;\n\"“”„«(¿¡*-])\s*$")
-GREETED = re.compile(
-    rf"(?:^|[^\w])(?:{'|'.join(NAMES['greetings'])})[,\s]+(?:\w+\.?\s+)?$",
-    re.IGNORECASE,
-)
+GREETED, REPEATED = pattern("greeted"), pattern("repeated_name")
 CALLED = re.compile(r"\s*(?:[,!?.]|$)|\s+here\b")
 DATE_BEFORE, DATE_AFTER = re.compile(r"(?:\d\.?|\b(?:in|since|until|next|last))\s*$"), re.compile(r"\s*\d")
-_BETWEEN = "|".join((*NAMES["particles"], "[A-Z]"))
-REPEATED = re.compile(rf"(?:\b[A-Z]['’])?(\{{\w+\}})(?:[\s.'’-]+(?:(?:{_BETWEEN})\b[\s.'’-]*){{0,3}}\1)+")
 
 
 @lru_cache(maxsize=2**14)

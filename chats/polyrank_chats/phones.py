@@ -2,22 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 from polyrank_chats.names import NAMES
+from polyrank_chats.patterns import pattern
 from polyrank_chats.times import COMPACT, NUMERIC
 
-BLANKS = r" \u00a0\u202f\u2009"  # between groups of digits: also no-break spaces
-NUMBER = re.compile(
-    rf"(?<![A-Za-z0-9_,/+#-])(?<!\d[.:])\+?(?:\(\+?\d{{1,4}}\)[{BLANKS}./-]?)?\d"
-    rf"(?:[{BLANKS}./-]?(?:\(\d{{1,4}}\)|\d)){{5,17}}(?![A-Za-z0-9_-]|[.,:/]\d)"
-)
-NORTH_AMERICAN = re.compile(
-    rf"(?:1[{BLANKS}.-])?(?:\(\d{{3}}\)[{BLANKS}]?|\d{{3}}[{BLANKS}.-])\d{{3}}[{BLANKS}.-]\d{{4}}"
-)
-OTHERS = re.compile(r"(?:19|20)\d\d[–/-](?:19|20)\d\d|\d{1,3}(?:\.\d{3})+|\d\d?\.\d+|(?:.+\.)?\d(?:\..+)?")
-"""Years, decimals and versions."""
+NORTH_AMERICAN, OTHERS = pattern("north_american_phone"), pattern("no_phone")
 MONEY = re.compile(r"\s?(?:[€$£¥₹%]|(?:eur|usd|gbp|pln|zł|inr|rs|kg|km|mb|gb)\b)", re.IGNORECASE)
 MONEY_BEFORE = re.compile(r"[€$£¥₹][\d\s.,]*$")
 WINDOW = 50  # letters before a number in which words tell what it is
@@ -57,26 +50,25 @@ def language(text: str) -> str:
     return first if most > max(1, second) else ""
 
 
-def is_phone(number: str, before: str, after: str, countries: Sequence[str], spoken: str) -> bool:
+def is_phone(number: str, before: str, after: str, spoken: str) -> bool:
     """Whether a number in a text is a phone number.
 
     Args:
-        number: it matches ``NUMBER``.
+        number: it matches the pattern ``phone``.
         before: the text before it: the last word for a phone or for something else, such as an order, decides.
         after: the text after it.
-        countries: the countries of the user; empty: those of the language, or all if a word shows that it is a phone.
-        spoken: the language.
+        spoken: the language, whose countries count, or all if a word shows that it is a phone.
 
-    >>> is_phone("06 12 34 56 78", "mon numéro ", "", (), "fr"), is_phone("612345678", "pedido ", "", (), "es")
+    >>> is_phone("06 12 34 56 78", "mon numéro ", "", "fr"), is_phone("612345678", "pedido ", "", "es")
     (True, False)
     """
     digits = re.sub(r"\D", "", number)
     said = before[-WINDOW:].casefold()
     phone, other = (max((m.start() for m in words.finditer(said)), default=-1) for words in (PHONE_WORDS, OTHER_WORDS))
-    dashed = re.sub(rf"[{BLANKS}]", "-", number)
-    dates = (pattern.match(dashed) for pattern in NUMERIC)
+    dashed = re.sub(r"\s", "-", number)
     n_after = 0 if phone > other else 3  # an hour may follow a date
-    is_date = any(date and len(dashed) - date.end() <= n_after for date in dates) or COMPACT.fullmatch(number)
+    date = NUMERIC.match(dashed)
+    is_date = (date and len(dashed) - date.end() <= n_after) or COMPACT.fullmatch(number)
     is_amount = OTHERS.fullmatch(number) or MONEY.match(after) or MONEY_BEFORE.search(before[-WINDOW:])
     if not 7 <= len(digits) <= 15 or is_date or is_amount:
         return False
@@ -87,11 +79,10 @@ def is_phone(number: str, before: str, after: str, countries: Sequence[str], spo
     if NORTH_AMERICAN.fullmatch(number):
         return True
     is_bare = number.isdecimal() and number[0] != "0"
-    if is_bare and phone <= other and not countries and spoken in ("en", ""):
+    if is_bare and phone <= other and spoken in ("en", ""):
         return False  # without a mark, ten digits are more often an order's
-    if phone > other or number[0] in "(0" or not spoken:
-        countries = countries or EVERYWHERE
-    return is_valid(digits, countries or tuple(COUNTRIES.get(spoken, ())))
+    is_anywhere = phone > other or number[0] in "(0" or not spoken
+    return is_valid(digits, EVERYWHERE if is_anywhere else tuple(COUNTRIES.get(spoken, ())))
 
 
 @lru_cache(maxsize=2**16)
@@ -100,9 +91,7 @@ def is_valid(digits: str, countries: Iterable[str]) -> bool:
     import phonenumbers  # slow to import
 
     for country in countries:
-        try:
+        with suppress(phonenumbers.NumberParseException):
             if phonenumbers.is_valid_number(phonenumbers.parse(digits, country)):
                 return True
-        except phonenumbers.NumberParseException:
-            continue
     return False

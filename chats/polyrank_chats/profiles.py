@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time
-from itertools import pairwise
 from typing import Any, Literal
 
 from polyrank_chats.texts import plain
@@ -13,10 +12,8 @@ from polyrank_chats.times import CLOCK, COMPACT, NUMBER, DateForm, read_time
 SURE = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)|\d:\d\d")
 YEARS = range(1990, 2101)
 
-TimeKind = Literal["time", "maybe", "clock", ""]
 
-
-def kind_of_time(value: Any) -> TimeKind:
+def kind_of_time(value: Any) -> Literal["time", "maybe", "clock", ""]:
     """Whether a value is a time, possibly a time (a number, or a date with a two-digit year), or a time of day.
 
     >>> [kind_of_time(value) for value in ("2024-05-01T10:00:00Z", "1714557600", "10:15 PM", "see 10:15", "1.2.3")]
@@ -87,11 +84,6 @@ class Profile:
         return self.n_distinct > 0 and self.times < 0.8 and self.numbers < 0.9 and not repeated
 
     @property
-    def is_long_text(self) -> bool:
-        """Whether the values are sentences, most of them different."""
-        return self.is_text and self.words >= 2 and self.distinct > 0.5
-
-    @property
     def is_name(self) -> bool:
         """Whether the values may be names of people: short, and not times."""
         return self.n_distinct > 0 and self.times < 0.8 and self.clocks < 0.8 and self.words <= 6
@@ -115,13 +107,3 @@ def _has_clock(value: Any) -> bool:
     return bool(NUMBER.fullmatch(str(value).strip())) or (
         found is not None and not re.search("[ T]0?0:00(:00)?$", str(value))
     )
-
-
-def falls(values: Sequence[str]) -> bool:
-    """Whether the values are decreasing whole numbers.
-
-    >>> falls(["9", "7", "4"]), falls(["9"]), falls(["a", "b"])
-    (True, False, False)
-    """
-    numbers = [int(value) for value in values if value.isdecimal()]
-    return len(numbers) == len(values) > 1 and all(a > b for a, b in pairwise(numbers))

@@ -7,33 +7,10 @@ mail-parser-reply 1.36 is right for 67, since it knows fewer closings, and email
 import re
 from itertools import dropwhile
 
-from polyrank_chats.names import NAMES
+from polyrank_chats.patterns import pattern
 
-
-def _any(kind: str) -> str:
-    return "|".join(map(re.escape, NAMES[kind]))
-
-
-QUOTED = re.compile(r"^\s*>")
-WROTE = f"(?:{_any('wrote')})"
-ABOVE_QUOTE = re.compile(  # "On Monday, Ann wrote:", over up to three lines, of limited length to take linear time
-    rf"^[ \t]*(?:(?:(?:{_any('quoted_on')})\b[^\n]{{0,300}}(?:\n(?!>)[^\n]{{0,300}}?){{0,2}}"
-    rf"|[^\n]{{0,300}}(?:\d[:.]\d\d|@)[^\n]{{0,200}}(?:\n<[^<>\s]{{1,300}}>[^\n]{{0,50}})?){WROTE}[^\n]{{0,300}}(?:\n(?!>)[^\n]{{0,80}})?"
-    r"|[^\n]{0,300}(?:\d:\d\d|\b20\d\d\b)[^\n]{0,300}@[^\n]{0,300}(?=[:：]\s*\n[ \t]*>))[:：][ \t]*$",
-    re.MULTILINE | re.IGNORECASE,
-)
-DATED = re.compile(r"\d:\d\d|\b20\d\d\b|@")
-DASHED = r"[ \t]*(?:-{3,}[^\n-]*[^\W\d_][^\n-]*-{3,}|_{10,})[ \t]*"
-REST = re.compile(  # a line that begins another mail: dashes around words, "reply above this line", names of headers
-    rf"^(?:{DASHED}|[#=\-– ]*[^\n]{{0,40}}(?:{_any('above_line')})[^\n]{{0,60}}"
-    rf"|[ \t]*(?:{_any('forwarded')})[^\n]{{0,60}}:?[ \t]*)$"
-    rf"|^[ \t*]*(?:{_any('mail_from')})[ *]*[:：][^\n]+\n(?:[^\n]*\n)?[ \t*]*(?:{_any('mail_headers')})[ *]*[:：]",
-    re.MULTILINE | re.IGNORECASE,
-)
-SIGNATURE = re.compile(rf"^(?:-- ?|\s*(?:{_any('sent_from')})\b[^\n]*)$", re.MULTILINE | re.IGNORECASE)
-CLOSING = re.compile(
-    rf"[ \t]*(?:{_any('closings')})(?:[ \t]*[,.!;。]?|[,!] (?:[^\W\d_][\w.'’-]* ?){{1,3}})[ \t]*", re.IGNORECASE
-)
+QUOTED, DATED = re.compile(r"^\s*>"), re.compile(r"\d:\d\d|\b20\d\d\b|@")
+ABOVE_QUOTE, REST, SIGNATURE, CLOSING = map(pattern, ("above_quote", "other_mail", "signature", "closing"))
 SIGNATURE_LINES = 8  # below a closing
 
 

@@ -55,11 +55,10 @@ def _messages(file: File) -> Messages:
     for form, reader in wanted.items():
         if (found := reader(file)) is None:
             continue
-        named = next(
-            filter(None, (options.conversation, *options.time, options.sender, options.text, options.messages)), None
-        )
-        if reader not in WITH_COLUMNS and named:
-            raise UsageError(f"{file.path} has no column {named!r}, as its form is {form}; leave the option out")
+        named = (options.conversation, *options.time, options.sender, options.text, options.messages)
+        if reader not in WITH_COLUMNS and any(named):
+            name = next(filter(None, named))
+            raise UsageError(f"{file.path} has no column {name!r}, as its form is {form}; leave the option out")
         if form not in options.report.forms:
             options.report.forms.append(form)
         return found

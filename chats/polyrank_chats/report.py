@@ -1,7 +1,6 @@
 """The report of an import, which accounts for every message, and the result."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from polyrank_chats.errors import DataError
@@ -17,13 +16,11 @@ class Report:
 
     Args:
         skip_bad: count bad rows, instead of raising the error of the first.
-        notify: called once with each note.
         forms: the detected forms of the files.
         n_messages: all messages.
         n_conversations: dialogues.
         n_turns: turns of the dialogues.
         n_joined: messages that were appended to the previous turn of the same sender.
-        n_background: system texts that became background.
         left_out: messages that were left out, by reason.
         redacted: texts that were replaced by placeholders, by kind.
         speakers: turns of each speaker.
@@ -39,13 +36,11 @@ class Report:
     """
 
     skip_bad: bool = field(default=False, repr=False)
-    notify: Callable[[str], None] = field(default=lambda line: None, repr=False)
     forms: list[str] = field(default_factory=list)
     n_messages: int = 0
     n_conversations: int = 0
     n_turns: int = 0
     n_joined: int = 0
-    n_background: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
     speakers: Counter[str] = field(default_factory=Counter)
@@ -59,7 +54,6 @@ class Report:
         """Add a note about a guess, once."""
         if line not in self.notes:
             self.notes.append(line)
-            self.notify(line)
 
     def count_bad(self, error: DataError) -> None:
         """Count a bad row, or raise its error unless bad rows are skipped."""
@@ -70,30 +64,25 @@ class Report:
 
     def __str__(self) -> str:
         """One line without the counts that are zero."""
-        by = [f"{name} {n:,}" for name, n in self.speakers.most_common()]
-        more = [f"{len(by) - 5:,} more"] if len(by) > 5 else []
-        left_out = ", ".join(counted(n, reason) for reason, n in self.left_out.most_common() if n)
-        replaced = ", ".join(f"{n:,} {{{what}}}" for what, n in self.redacted.items())
-        notes = [
-            (self.n_joined, f"{counted(self.n_joined, 'message')} joined"),
-            (self.n_background, f"{counted(self.n_background, 'system text')} as background"),
-            (left_out, f"left out: {left_out}"),
-            (replaced, f"replaced: {replaced}"),
-            (self.n_bad, f"{counted(self.n_bad, 'bad row')} left out ({' | '.join(self.errors)})"),
-        ]
-        start = (
-            f"{counted(self.n_messages, 'message')}, {counted(self.n_conversations, 'conversation')}"
-            f" of {counted(self.n_turns, 'turn')} ({', '.join([*by[:5], *more])})"
-        )
-        return "; ".join([start, *(note for condition, note in notes if condition)])
+        by = [f"{name} {n:,}" for name, n in self.speakers.most_common(5)]
+        by += [f"{len(self.speakers) - 5:,} more"] * (len(self.speakers) > 5)
+        left_out = [counted(n, reason) for reason, n in self.left_out.most_common() if n]
+        notes = {
+            f"{counted(self.n_joined, 'message')} joined": self.n_joined,
+            f"left out: {', '.join(left_out)}": left_out,
+            f"replaced: {', '.join(f'{n:,} {{{what}}}' for what, n in self.redacted.items())}": self.redacted,
+            f"{counted(self.n_bad, 'bad row')} left out ({' | '.join(self.errors)})": self.n_bad,
+        }
+        counts = f"{counted(self.n_messages, 'message')}, {counted(self.n_conversations, 'conversation')}"
+        start = f"{counts} of {counted(self.n_turns, 'turn')} ({', '.join(by)})"
+        return "; ".join([start, *(note for note, condition in notes.items() if condition)])
 
 
 @dataclass(frozen=True, slots=True)
 class Chats:
     """Rows of dialogues, for ``write_dialogues``, and the report of the import.
 
-    A row is ``{"id", "time", "turns": [{"speaker", "text"}]}``; without ``time`` if the file has none, and with
-    ``background`` if system texts are kept.
+    A row is ``{"id", "time", "turns": [{"speaker", "text"}]}``; without ``time`` if the file has none.
     """
 
     dialogues: list[Row]

@@ -1,15 +1,14 @@
 """Determine the agents: from the user's option, else from the roles in the file, else from the senders' names."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 
-from polyrank_chats.columns import listed
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.messages import Message
-from polyrank_chats.names import NAMES
+from polyrank_chats.names import NAMES, words_in
 from polyrank_chats.options import Options
+from polyrank_chats.wording import listed
 
 AGENT, CUSTOMER, BOT = "agent", "customer", "bot"
 EVERYONE = "*"  # as a customer: all who are not named as agents
@@ -25,7 +24,7 @@ def part_of(word: str) -> str | None:
     >>> part_of("assistant"), part_of("end-user"), part_of("Customer Support"), part_of("Help desk"), part_of("Ann")
     ('agent', 'customer', 'agent', 'agent', None)
     """
-    found = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", word).casefold()))
+    found = {*words_in(word)}
     if found.intersection(NAMES["bots"]):
         return BOT
     if found.intersection(NAMES["agents"]):  # before CUSTOMER, for "customer service"
@@ -122,12 +121,9 @@ def _label(message: Message) -> str:
 
 def _alone_with_bots(talks: Sequence[Sequence[Message]], parts: Mapping[str, str | None]) -> bool:
     """Whether most conversations with a bot have only one person, so that the bots are the agents."""
-    n_people = []
-    for talk in talks:
-        people = {message.sender for message in talk if parts[_label(message)] != BOT}
-        if people and any(parts[_label(message)] == BOT for message in talk):
-            n_people.append(len(people))
-    return 2 * sum(n > 1 for n in n_people) < len(n_people)
+    with_bots = [talk for talk in talks if any(parts[_label(message)] == BOT for message in talk)]
+    n_people = [len({message.sender for message in talk if parts[_label(message)] != BOT}) for talk in with_bots]
+    return 2 * sum(n > 1 for n in n_people) < sum(n > 0 for n in n_people)
 
 
 def names_of(message: Message) -> set[str]:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from polyrank_chats.names import NAMES
+from polyrank_chats.names import NAMES, words_in
 from polyrank_chats.profiles import Profile
+from polyrank_chats.roles import AGENT, BOT, CUSTOMER, part_of
 
 
 @lru_cache(maxsize=2**12)
@@ -18,26 +19,19 @@ def direction(value: str) -> str | None:
     >>> [direction(value) for value in ("MO", "outbound-api", "Eingehend", "recibidos", "open")]
     ['customer', 'agent', 'customer', 'customer', None]
     """
-    words = _words(value)
+    words = words_in(value)
     if "to" in words[1:-1]:  # Olark's MessageToVisitor
-        return {"agent": "customer", "customer": "agent"}.get(_side(words[-1]) or "")
+        return {AGENT: CUSTOMER, CUSTOMER: AGENT}.get(_side(words[-1]) or "")
     word = next(iter(re.findall(r"[^\W_]+", value.casefold())), "")
-    return "customer" if word in NAMES["received"] else "agent" if word in NAMES["sent"] else None
+    return CUSTOMER if word in NAMES["received"] else AGENT if word in NAMES["sent"] else None
 
 
 @lru_cache(maxsize=2**12)
 def _side(value: str) -> str | None:
     """The side of a role or a direction, seen as one word; of a user next to customers, it is that of an agent."""
-    words = {*_words(value)}
-    if len(words) > 3 or "to" in words:
-        return direction(value)
-    if words.intersection((*NAMES["agents"], *NAMES["bots"])):
-        return "agent"
-    return "customer" if words.intersection(NAMES["customers"]) else direction(value)
-
-
-def _words(value: str) -> list[str]:
-    return re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", value).casefold())
+    words = words_in(value)
+    part = part_of(value) if len(words) < 4 and "to" not in words else None
+    return AGENT if part == BOT else part or direction(value)
 
 
 def role_columns(free: Sequence[Profile], usual_names: Sequence[str], is_said: Sequence[bool]) -> list[str]:
@@ -46,15 +40,12 @@ def role_columns(free: Sequence[Profile], usual_names: Sequence[str], is_said: S
     Columns with a usual name for roles come first, and are a role also if only a part of their values are such words.
     """
 
-    def words(each: Profile) -> list[str]:
-        return [value for value, said in zip(each.values, is_said, strict=True) if said and value]
-
-    def is_role(each: Profile) -> bool:
-        held = words(each)
-        sides = [_side(value) for value in set(held)]
-        return bool(held) and None not in sides and len(set(sides)) == 2 and 4 * len(sides) <= len(held) + 8
-
-    by_values = [each.key for each in free if is_role(each)]
+    by_values = []
+    for each in free:
+        held = [value for value, said in zip(each.values, is_said, strict=True) if said and value]
+        sides = [_side(value) for value in {*held}]
+        if None not in sides and len({*sides}) == 2 and 4 * len(sides) <= len(held) + 8:
+            by_values.append(each.key)
     return [*sorted(usual_names, key=lambda key: key not in by_values), *(k for k in by_values if k not in usual_names)]
 
 
@@ -80,11 +71,7 @@ def contact_column(free: Sequence[Profile], side: Profile) -> list[str]:
 
 def pair_columns(free: Sequence[Profile], senders: Sequence[str], recipients: Sequence[str]) -> list[str]:
     """The columns of senders and recipients, if the same people are in both: a pair of them is a talk."""
-    by_key = {each.key: each for each in free}
-    for sender in senders[:1]:
-        for key in recipients:
-            if key in by_key and sender in by_key and key != sender:
-                both = {*by_key[sender].values} & {*by_key[key].values} - {""}
-                if by_key[key].filled >= 0.9 and both:
-                    return [sender, key]
-    return []
+    known = {each.key: each for each in free}
+    pairs = [(a, b) for a in senders[:1] for b in recipients if a in known and b in known and a != b]
+    both = [[a, b] for a, b in pairs if known[b].filled >= 0.9 and {*known[a].values} & {*known[b].values} - {""}]
+    return next(iter(both), [])

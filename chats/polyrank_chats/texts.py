@@ -4,12 +4,9 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-# a text that only mentions <b> is not HTML: it must begin with a tag, or contain a closing tag
-LOOKS_LIKE_HTML = re.compile(
-    r"\A\s*<(?:!doctype|html|body|p|div|span|br|table|ul|ol|h\d|b|strong|i|em|a|font|img|blockquote)\b[^<>]*>"
-    r"|</(?:p|div|span|li|table|a|b|strong|body|html)>|<br\s*/?>",
-    re.IGNORECASE,
-)
+from polyrank_chats.patterns import pattern
+
+LOOKS_LIKE_HTML = pattern("html")
 BREAKS = {"br", "p", "div", "li", "tr", "ul", "ol", "table", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "pre"}
 MARKED = re.compile(r"<!\[(?!CDATA\[)[^>]*>?")  # such as Word's <![if !vml]>, on some of which the parser fails
 HIDDEN = {"script", "style", "head", "title"}

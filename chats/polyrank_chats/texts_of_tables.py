@@ -3,25 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from polyrank_chats.columns import check_columns, keys_of, listed, usual
+from polyrank_chats.columns import check_columns, keys_of, profiles, usual
 from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.files.file import MARKDOWN, File
 from polyrank_chats.files.members import members
 from polyrank_chats.forms.chat_logs import begins
 from polyrank_chats.forms.nested import has_next_page, rows_in, talks_in
+from polyrank_chats.forms.tables import first_rows
 from polyrank_chats.forms.transcripts import is_transcript
 from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
-from polyrank_chats.profiles import Profile
-from polyrank_chats.report import Report
 from polyrank_chats.texts import plain
+from polyrank_chats.wording import listed
 
-N_PROFILED = 200
 TABLES = {".csv", ".tsv", ".tab"}
-IS_CHAT = (
-    "{path} holds chats, not replies; run: polyrank import chats {path} -o chats.jsonl, and then:"
-    " polyrank import replies chats.jsonl --from-dialogues -o replies.jsonl"
-)
 
 
 def read_texts(
@@ -35,11 +30,11 @@ def read_texts(
     """Read a table, JSON, or a text file with one text per line. HTML becomes plain text.
 
     Args:
-        path: CSV or TSV (by the suffix), a workbook, an SQLite database, Parquet, JSON lines or a JSON list; any other
+        path: CSV or TSV (by the suffix), a workbook, Parquet, JSON lines or a JSON list; any other
             file is read as text.
         column: the column of texts; None: the one with a usual name, or the only one.
         encoding: encoding of text files; None: UTF-8, or the detected encoding.
-        sheet: sheet of a workbook or table of a database; None: the largest.
+        sheet: sheet of a workbook; None: the largest.
         notify: called with messages about guesses.
 
     Returns:
@@ -51,19 +46,14 @@ def read_texts(
         UsageError: the file has no column of this name.
     """
     path = Path(path)
-    report = Report(notify=lambda line: notify(f"{path}: {line}"))
-    options = Options(report=report, encoding=encoding, sheet=() if sheet is None else (sheet,))
+    options = Options(encoding=encoding, sheet=sheet or ())
     rows = _rows(path, options)
-    if not rows:
-        return column or "text", []
-    column = _text_column(path, rows, column, notify)
-    n_html = 0
+    column = _text_column(path, rows, column, options)
     for _, row in rows:
         if isinstance(given := row.get(column), str):
             row[column] = plain(given)
-            n_html += row[column] != given.strip()
-    if n_html:
-        notify(f"{path}: HTML of {n_html:,} became plain text")
+    for note in options.report.notes:
+        notify(f"{path}: {note}")
     return column, rows
 
 
@@ -75,16 +65,19 @@ def _rows(path: Path, options: Options) -> Rows:
         if file.text is None or Path(file.path.name.removesuffix(".gz")).suffix.lower() in TABLES:
             if has_next_page(file.rows):
                 options.report.note("is a page of several; the replies of the others are missing")
-            if any(talk.owner for talk in talks_in(file.rows)) or holds_chats(file.rows):
-                raise UsageError(IS_CHAT.format(path=path))
+            is_chat = any(talk.owner for talk in talks_in(file.rows)) or holds_chats(file.rows)
             rows += rows_in(file.rows)
-        elif MARKDOWN.search(file.text):
-            raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")
-        elif is_transcript(file.text) or begins(file.text.split("\n")[0]):
-            raise UsageError(IS_CHAT.format(path=path))
         else:
+            if MARKDOWN.search(file.text):
+                raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")
             lines = file.text.removesuffix("\n").split("\n")
+            is_chat = is_transcript(file.text) or begins(lines[0])
             rows += [(number, {"text": line}) for number, line in enumerate(lines, 1)]
+        if is_chat:
+            raise UsageError(
+                f"{path} holds chats, not replies; run: polyrank import chats {path} -o chats.jsonl, and then:"
+                " polyrank import replies chats.jsonl --from-dialogues -o replies.jsonl"
+            )
     return rows
 
 
@@ -94,30 +87,26 @@ def holds_chats(rows: Rows) -> bool:
     >>> holds_chats([(1, {"ticket": 7, "sender": "Ann", "message": "hi"})]), holds_chats([(1, {"author": "Ann"})])
     (True, False)
     """
-    keys = keys_of(row for _, row in rows[:N_PROFILED])
+    keys = keys_of(first_rows(rows))
     return bool(usual(keys, "sender") and usual(keys, "text") and usual(keys, "conversation", "role", "recipient"))
 
 
-def _text_column(path: Path, rows: Rows, column: str | None, notify: Callable[[str], None]) -> str:
+def _text_column(path: Path, rows: Rows, column: str | None, options: Options) -> str:
     """The column of texts: the user's choice, or the first with a usual name, or the only one; never of numbers."""
     keys = keys_of(row for _, row in rows)
-    if column is not None:
-        check_columns(keys, (column,), path)
-        return column
+    if column is not None or not rows:
+        check_columns(keys, [column] if rows else [], path)
+        return column or "text"
     if "turns" in keys:
         raise UsageError(
             f"{path} holds dialogues; collect their frequent replies with: polyrank import replies --from-dialogues"
         )
+    columns = profiles(first_rows(rows))
     names = keys if len(keys) < 2 else usual(keys, "reply", "answer", "text")
-    if not names:
-        raise DataError(
-            f"{path}: no column has a usual name among {listed(keys)}; name the column of texts with `column`"
-            if keys
-            else f"{path}: has no columns; check the file"
-        )
-    texts = [key for key in names if Profile(key, (row.get(key) for _, row in rows[:N_PROFILED])).numbers < 1]
+    texts = [key for key in names if key not in columns or columns[key].numbers < 1]
     if not texts:
-        raise DataError(f"{path}: all texts are numbers; name the column of texts with `column`")
+        problem = "all texts are numbers" if names else f"no column has a usual name among {listed(keys)}"
+        raise DataError(f"{path}: {problem}; name the column of texts with `column`")
     if texts[0] != "text":
-        notify(f"{path}: texts are in column {texts[0]!r}")
+        options.report.note(f"texts are in column {texts[0]!r}")
     return texts[0]

@@ -123,30 +123,27 @@ def _join_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
 
 
 def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[Message]:
-    order = [key for key in nodes if parents[key] is None]
-    first = {key: key for key in order}
     replies: defaultdict[Key | None, list[Key]] = defaultdict(list)
     for key in nodes:
         replies[parents[key]].append(key)
-    for key in order:  # grows
-        order += replies[key]
-        first |= dict.fromkeys(replies[key], first[key])
-    ranks = {root: rank for rank, root in enumerate(dict.fromkeys(first[key] for key in nodes))}
-    order.sort(key=lambda key: ranks[first[key]])
-    kept = dict.fromkeys(order)
-    for key in order:
-        parent = parents[key]
-        if nodes[key].left_out == Reason.DELETED or (parent and parent not in kept):
-            del kept[key]
+    first: dict[Key, Key] = {}  # of the tree of each message that stays
+    todo = [(root, root, False) for root in reversed(replies[None])]
+    while todo:
+        key, root, is_below = todo.pop()
+        is_below |= nodes[key].left_out == Reason.DELETED
+        if is_below:
             report.left_out[Reason.BELOW_DELETED] += nodes[key].left_out is None
-    n_replies = Counter(parents[key] for key in kept)
-    for key in reversed([*kept]):
+        else:
+            first[key] = root
+        todo += [(reply, root, is_below) for reply in reversed(replies[key])]
+    n_replies = Counter(parents[key] for key in first)
+    for key in reversed([*first]):
         if nodes[key].left_out and not n_replies[key]:
-            del kept[key]
+            del first[key]
             n_replies[parents[key]] -= 1
     n_paths: Counter[Key] = Counter()
     n_turns = 0
-    for key in kept:
+    for key, root in first.items():
         if n_replies[key]:
             continue
         path = [key]
@@ -155,9 +152,8 @@ def _along_paths(nodes: Nodes, parents: Parents, report: Report) -> Iterator[Mes
         n_turns += len(path)
         if n_turns > MAX_TURNS:
             raise DataError(f"{nodes[key].where}: the paths of replies have more than {MAX_TURNS:,} messages")
-        n_paths[first[key]] += 1
-        n = n_paths[first[key]]
-        name = first[key][1] if n == 1 else f"{first[key][1]}:{n}"
+        n_paths[root] += 1
+        name = root[1] if n_paths[root] == 1 else f"{root[1]}:{n_paths[root]}"
         for each in map(nodes.__getitem__, reversed(path)):
             if each.left_out is None:
                 yield replace(each, conversation=name)

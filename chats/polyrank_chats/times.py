@@ -16,44 +16,18 @@ from zoneinfo import ZoneInfo
 
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import DateOrder
-from polyrank_chats.values import is_number, text_of
+from polyrank_chats.patterns import pattern, replacements
+from polyrank_chats.values import text_of
 from polyrank_chats.words_of_dates import days, folded, language_of, months, words_of
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-CLOCK = re.compile(r"(?:1(?:899|900)-\S+ )?\d{1,2}[:h]\d\d(?::\d\d(?:\.\d+)?)?(?: ?[ap]\.? ?m\.?)?", re.IGNORECASE)
+CLOCK = pattern("time_of_day")
 COMPACT = re.compile(r"(?:19|20)\d{6}(?:\d{6})?")
 UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # the least number of a unit, and how many are a second
 SHEET_DAYS = (20_000, 80_000)  # days of a sheet, counted from the end of 1899: the years 1954 to 2119
-HALVES = {word: half.upper() for half in ("am", "pm") for word in NAMES[half]}
-PM = {folded(word) for word, half in HALVES.items() if half == "PM"}
-HALF = "|".join((*map(re.escape, map(folded, NAMES["am"][1:] + NAMES["pm"][1:])), r"(?<![^\W\d])[ap]m"))
-HOURS = re.compile(  # 15:04, 15h04, 3:04:05.123 pm, 下午3:04, 3 pm; with +02:00
-    rf"""(?P<early>{HALF})?\ ?(?<!\d)(?P<h>\d\d?)(?:\ ?[:h]\ ?(?P<m>\d\d?)
-    (?:[:.m]\ ?(?P<s>\d\d?)(?:[.,:](?P<part>\d{{1,9}}))?s?)?(?:\ ?(?P<late>{HALF})(?![^\W\d]))?
-    (?:\ ?\(?(?:z|utc|gmt)?\ ?(?P<sign>[+-])(?P<zh>\d\d?):?(?P<zm>\d\d)?(?![\d./-]))?
-    |\ ?(?P<alone>[ap]m\b|h(?!\w)))(?!\d)""",
-    re.VERBOSE,
-)
-DOTTED = re.compile(  # 15.04 next to a date
-    r"(?<![\d.])(?P<h>\d\d?)\.(?P<m>\d\d)(?:\.(?P<s>\d\d)(?:\.(?P<part>\d+))?)?(?: (?P<late>[ap]m))?(?![\d.])"
-)
-NUMERIC = (  # dates with the year in front, at the end, or with two digits
-    re.compile(r"(?<![\d.:])(\d{4})([-/.]) ?(\d\d?)[-/.] ?(\d\d?)(?!\d)"),
-    re.compile(r"(?<![\d.:])(\d\d?)([-/.]) ?(\d\d?)[-/.] ?(\d{4})(?!\d)"),
-    re.compile(r"(?<![\d.:])(\d\d?)([-/.]) ?(\d\d?)[-/.] ?(\d\d?)(?!\d)"),
-)
-SPELLED = (  # steps to one way of writing
-    (re.compile(r"\([^()]* [^()]*\)"), " "),  # the long name of a zone
-    (re.compile(r"\b([ap])\. ?m\b\.?"), r"\1m"),
-    (re.compile(r"(?<=\d)(?:st|nd|rd|th|er|e|º|ª|ος|-?го)\b"), ""),
-)
-SPELLED_CJK = (
-    (re.compile(r"(?<=\d) ?[年년月월] ?(?=\d)"), "-"),
-    (re.compile(r"(?<=\d) ?[時时시点點分분] ?(?=\d)"), ":"),
-    (re.compile(r"(?<=\d) ?[時时시点點]"), ":00 "),
-    (re.compile(r"(?<=\d) ?[日일秒초分분]"), " "),
-)
-NOTHING = re.compile(r"(?!)")
+PM = {"pm", *map(folded, NAMES["pm"])}
+HOURS, DOTTED, NUMERIC = map(pattern, ("hours", "dotted_hours", "numeric_date"))
+SPELLED, SPELLED_CJK = replacements("spelled"), replacements("spelled_cjk")
 IANA = re.compile(r"\[?\b([A-Z][A-Za-z]+(?:/[A-Za-z_+-]+)+)\b\]?")
 THAI = re.compile("[\u0e00-\u0e7f]")
 BUDDHIST = 543  # years before those of the common calendar
@@ -93,7 +67,7 @@ def read_time(value: Any, form: DateForm = DateForm()) -> datetime | None:  # no
                 raise ValueError(f"{value.isoformat()} is outside of the years 1 to 9999 in UTC; correct it") from error
         case date():
             return datetime.combine(value, time())
-    if is_number(value):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(OverflowError):  # an integer that is too large for a float
             return _from_number(float(value))
     raise ValueError(f"{str(value)[:40]!r} is not a time; write times as 2024-01-31T21:15:00")
@@ -129,8 +103,8 @@ def _from_text(text: str, form: DateForm) -> datetime | float | None:
 
 def _spelled(text: str) -> str:
     plain = folded(text)
-    for pattern, to in SPELLED if text.isascii() else SPELLED + SPELLED_CJK:
-        plain = pattern.sub(to, plain)
+    for form, to in SPELLED if text.isascii() else SPELLED + SPELLED_CJK:
+        plain = form.sub(to, plain)
     return plain
 
 
@@ -146,8 +120,7 @@ def _parsed(text: str, form: DateForm) -> datetime:
     hours, rest = _cut(HOURS, rest)
     words = words_of(rest)
     month = _month(words - ZONES.keys() - {*NAMES["in_dates"]}, form.language)
-    numeric = (pattern for pattern in NUMERIC if not month and pattern.search(rest))
-    three, rest = _cut(next(numeric, NOTHING), rest)
+    three, rest = (None, rest) if month else _cut(NUMERIC, rest)
     if not hours:
         hours, rest = _cut(DOTTED, rest)
     numbers = [*(three.group(1, 3, 4) if three else ()), *re.findall(r"\d+", rest)]
@@ -226,7 +199,7 @@ def date_form(values: Iterable[Any]) -> tuple[DateForm, bool]:
     words: set[str] = set()
     sign, in_halves = "", False
     for text in filter(None, map(_spelled, map(text_of, values))):
-        if found := NUMERIC[1].search(text) or (None if NUMERIC[0].search(text) else NUMERIC[2].search(text)):
+        if (found := NUMERIC.search(text)) and len(found[1]) < 4:
             numbers.append((found[1], found[3], found[4]))
             sign, in_halves = sign or found[2], in_halves or re.search(r"\d ?[ap]m\b", text) is not None
         else:

@@ -1,5 +1,7 @@
 """Words of messages to users."""
 
+from collections.abc import Iterable
+
 
 def counted(n: int, noun: str) -> str:
     """A number with its noun.
@@ -9,3 +11,9 @@ def counted(n: int, noun: str) -> str:
     """
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{n:,} {noun if n == 1 else plural}"
+
+
+def listed(keys: Iterable[str]) -> str:
+    """The names of columns, at most twenty."""
+    names = [repr(key[:40]) for key in keys]
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -576,7 +576,7 @@ def test_a_workbook_with_a_cover_and_a_sheet_for_each_month(write: Write) -> Non
 @pytest.mark.parametrize(
     ("start", "what"),
     [
-        (b"SQLite format 3\0", "is a damaged SQLite database"),
+        (b"SQLite format 3\0", "is an SQLite database"),
         (b"!BDN", r"is an Outlook data file \(.pst\)"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "__substg1.0_".encode("utf-16-le"), "is an Outlook message"),
         (b"PK\x03\x04word/document.xml", "is a Word document"),

@@ -769,10 +769,26 @@ def test_xml(write: Write, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("It <b>really</b> is down, see <i>this</i> page", "It really is down, see this page"),
+        ("5 &lt; 6 <x>and</x> 7 &amp; <em>8</em>", "5 < 6 and 7 & 8"),
+        ("<p>All of it</p><p>is down</p>", "All of it\nis down"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["<message><from>{}</from><text>{}</text></message>", '<message from="{}">{}</message>']
+)
+def test_words_inside_markup_of_xml_stay(write: Write, form: str, said: str, text: str) -> None:
+    content = f"<chat>{form.format('Ann', said)}{form.format('Support', said)}</chat>"
+    assert turns(import_chats(write("export.xml", content))) == [[f"customer: {text}", f"agent: {text}"]]
+
+
+@pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "an HTML page|entities are disabled"),
-        ("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "entities are disabled"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "an HTML page|declares entities"),
+        ("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "declares entities"),
         ("<?xml version='1.0'?><a><b></a>", "is XML that cannot be read"),
         ("<!doctype html><html><body>Ann: hi</body></html>", "an HTML page"),
     ],

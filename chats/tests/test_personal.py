@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from polyrank_chats import import_chats
-from polyrank_chats.errors import UsageError
 from polyrank_chats.redact import Redactor
 
 Write = Callable[[str, Any], Path]
@@ -61,18 +60,6 @@ def test_personal_data_of_many_kinds(text: str, wanted: str) -> None:
 )  # fmt: skip
 def test_texts_that_only_look_personal(text: str) -> None:
     assert Redactor()(text) == text
-
-
-def test_countries_of_the_user() -> None:
-    assert Redactor(countries=("ES",))("612345678") == "{phone}"
-    assert Redactor(countries=("FR",))("612345678 or 0612345678") == "{phone} or {phone}"
-    assert Redactor(countries=("PT",))("my 612 345 678 and 00912345") == "my 612 345 678 and 00912345"
-
-
-def test_unknown_countries(write: Write) -> None:
-    with pytest.raises(UsageError, match="country 'fr' is unknown; use a code of two capital letters"):
-        said(write, "1,Ann,hi", "1,agent,hello", country="fr")
-    assert said(write, "1,Ann,612345678", "1,agent,hello", country="ES")[0][0] == "{phone}"
 
 
 def test_names_of_participants(write: Write) -> None:

@@ -128,3 +128,12 @@ def test_reported_dates() -> None:
     assert [row["time"][:10] for row in found.dialogues] == ["2024-02-01", "2024-03-01"]
     found = import_chats(REPORTS / "dt04_time_first.csv")
     assert [row["time"] for row in found.dialogues] == ["2024-01-05T15:04:00", "2024-01-13T09:00:00"]
+
+
+@pytest.mark.parametrize("year", ["24", "2024"])
+@pytest.mark.parametrize(
+    "days", [("2/1", "2/2", "3/1"), ("2/1", "2/1", "2/2", "2/2", "3/1"), ("12/9", "12/10", "12/10", "12/11")]
+)
+def test_the_order_of_rows_decides_us_dates(year: str, days: tuple[str, ...]) -> None:
+    form, _ = date_form([f"{day}/{year}" for day in days])
+    assert form.order == "month"

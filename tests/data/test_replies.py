@@ -54,7 +54,7 @@ def test_html_becomes_the_text_that_imported_chats_have(tmp_path: Path) -> None:
     found = read_replies(tmp_path / "r.csv", notify=said.append)
     assert texts_of(found) == ["Restart it.", "a < b"]
     assert import_chats(chats).dialogues[0]["turns"][1]["text"] == found[0].text
-    assert [line.split(": ")[1] for line in said] == ["HTML of 1 became plain text", "1 repeated left out"]
+    assert [line.split(": ")[1] for line in said] == ["1 repeated left out"]
 
 
 def test_a_language_unknown_to_the_shipped_encoders_is_reported(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The encoding of a text file: the user's, that of its first bytes, UTF-8, or the most likely one."""
 
-import codecs
 import re
+from json import detect_encoding
 
 from polyrank_chats.errors import DataError, UsageError, row_error
 from polyrank_chats.files.members import Member
@@ -9,13 +9,6 @@ from polyrank_chats.options import Options
 from polyrank_chats.phones import COUNTRIES, language
 from polyrank_chats.wording import counted
 
-MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 SUPERSETS = {"shift_jis": "cp932", "euc-kr": "cp949", "gbk": "gb18030", "iso-8859-4": "cp1252"}
 """What Python calls encodings of the web; the last is rather its successor in Windows."""
 ESCAPED = re.compile("[\udc80-\udcff]+")  # bytes that are not UTF-8
@@ -27,25 +20,21 @@ def decoded(member: Member, data: bytes, options: Options) -> str:
 
     A file with a few lines of another encoding is UTF-8; what is not UTF-8 in them is read as cp1252.
     """
-    encoding = options.encoding or next((name for mark, name in MARKS if data.startswith(mark)), None)
-    if encoding is None and data[:1000].count(0) > len(data[:1000]) // 4:
-        encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
+    encoding = options.encoding or detect_encoding(data[:4])  # by a byte order mark or zero bytes
     try:
-        return data.decode(encoding or "utf-8")
+        return data.decode(encoding)
     except LookupError as error:
         raise UsageError(f"encoding {encoding!r} is unknown; use utf-8, cp1252, utf-16, shift_jis, ...") from error
     except UnicodeDecodeError as error:
-        if encoding is not None:
+        if options.encoding or encoding != "utf-8":
             line = data.count(b"\n", 0, error.start) + 1
             raise row_error(member.path, line, f"is not {encoding}; give its encoding") from error
     text = data.decode("utf-8", "surrogateescape")
     telling = [(number, line) for number, line in enumerate(text.split("\n"), 1) if not line.isascii()]
     others = [number for number, line in telling if ESCAPED.search(line)]  # ASCII lines are in any encoding
     if len(others) <= MAX_OTHERS * len(telling):
-        options.report.note(
-            f"{member.path.name}: {counted(len(others), 'line')} not in UTF-8, the first is line {others[0]}; read as"
-            " cp1252"
-        )
+        how = f"{counted(len(others), 'line')} not in UTF-8, the first is line {others[0]}; read as cp1252"
+        options.report.note(f"{member.path.name}: {how}")
         return ESCAPED.sub(lambda bad: bad[0].encode("utf-8", "surrogateescape").decode("cp1252", "replace"), text)
     guess = detected("\n".join(line for _, line in telling).encode("utf-8", "surrogateescape"))
     options.report.note(f"{member.path.name} is not UTF-8; read as {guess} (choose another with the option encoding)")

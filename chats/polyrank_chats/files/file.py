@@ -9,35 +9,27 @@ from functools import cached_property
 from pathlib import Path
 
 from polyrank_chats.errors import DataError, UsageError
-from polyrank_chats.files.databases import MAGIC, parquet_rows, table_rows
 from polyrank_chats.files.encodings import decoded
 from polyrank_chats.files.members import Member, Members
 from polyrank_chats.files.objects import json_rows, xml_rows
+from polyrank_chats.files.parquet import parquet_rows
 from polyrank_chats.files.sheets import csv_rows, sheet_rows
 from polyrank_chats.messages import Rows
+from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
+from polyrank_chats.patterns import pattern
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
 EXPORT = "export the chats as JSON, CSV, a sheet, text or a zip of them"
-YAML = re.compile(
-    r"(?:---\n|(?:(?:#|version:)[^\n]*\n|\n)*[a-z_][\w-]*:[ ]*\n[ ]*(?:- |[\w\"'-]+:)|- [a-z_]+: [^\n]*\n  [a-z_]+:)"
-)
-MARKDOWN = re.compile(r"\A\s*(?:#{1,6} |\|.*\|\n\|?[ :|-]+\|?$)|^```", re.MULTILINE)
-OTHERS = {
-    b"%PDF": "a PDF",
-    b"{\\rtf": "an RTF document",
-    b"!BDN": "an Outlook data file (.pst)",
-    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff", b"GIF8"), "a picture"),
-    **dict.fromkeys((b"OggS", b"ID3", b"RIFF"), "a sound or a film"),
-    **dict.fromkeys((b"BEGIN:VCARD", b"BEGIN:VCALENDAR"), "a file of contacts or dates"),
-    **dict.fromkeys((b"Rar!", b"7z\xbc\xaf", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"), "an archive other than zip"),
+YAML, MARKDOWN = pattern("yaml"), pattern("markdown")
+OTHERS = {mark.encode("latin-1"): kind for mark, _, kind in (each.partition("=") for each in NAMES["begins"])}
+"""The first bytes of files that are not chats."""
+INSIDE = {
+    mark.encode(encoding): kind
+    for mark, _, kind in (each.partition("=") for each in NAMES["inside"])
+    for encoding in ("utf-8", "utf-16-le")
 }
-INSIDE = {  # other files with the same first bytes as workbooks
-    b"word/document.xml": "a Word document",
-    b"ppt/presentation.xml": "a presentation",
-    "__substg1.0_".encode("utf-16-le"): "an Outlook message (.msg)",
-    "WordDocument".encode("utf-16-le"): "a Word document",
-}
+"""Names in documents that begin like workbooks."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +78,13 @@ class File:
         Raises:
             DataError: the file is empty or damaged, or its format is not supported.
             MissingLibraryError: a library is not installed.
-            UsageError: the encoding, the sheet or the table is unknown.
+            UsageError: the encoding or the sheet is unknown.
         """
         data = self.data
         if data.startswith(SHEETS):
             return None, sheet_rows(self.member, data, self.options)
-        if data.startswith(MAGIC):
-            return None, table_rows(self.member, data, self.options)
         if self.options.sheet:
-            raise UsageError(f"{self.path} is not a workbook or a database; leave the option sheet out")
+            raise UsageError(f"{self.path} is not a workbook; leave the option sheet out")
         if data.startswith(b"PAR1"):
             return None, parquet_rows(self.member, data, self.options)
         text = decoded(self.member, data, self.options).replace("\r\n", "\n")
@@ -106,7 +96,7 @@ class File:
         if start.startswith("<") and text.rstrip().endswith(">"):
             if start.startswith(("<html", "<!doctype", "<table", "<div", "<head", "<body")):
                 raise DataError(f"{self.path}: is an HTML page; {EXPORT}")
-            return None, xml_rows(self.member, data)
+            return None, xml_rows(self.member, text)
         if YAML.match(text) or self.path.suffix in (".yml", ".yaml"):
             raise DataError(f"{self.path}: is YAML; convert it to JSON, for example with: yq -o json {self.path.name}")
         if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
@@ -115,19 +105,14 @@ class File:
 
     @property
     def text(self) -> str | None:
-        """The text of the file; None for JSON, workbooks, databases and Parquet."""
+        """The text of the file; None for JSON, workbooks and Parquet."""
         return self.content[0]
-
-    @property
-    def objects(self) -> Rows:
-        """The objects of JSON, or the rows of a workbook, a database or Parquet; empty for text."""
-        return self.content[1]
 
     @cached_property
     def rows(self) -> Rows:
-        """As ``objects``; for text, its records as CSV."""
+        """The objects of JSON, the rows of a workbook or Parquet, or the records of text as CSV."""
         if self.text is None:
-            return self.objects
+            return self.content[1]
         if MARKDOWN.search(self.text):
             raise DataError(f"{self.path}: is Markdown; {EXPORT}")
         return csv_rows(self.member, self.text, self.options.report)

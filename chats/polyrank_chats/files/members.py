@@ -64,22 +64,20 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
         DataError: the path does not exist, the archive is damaged or unpacks to more than ``max_bytes``, or it holds no
             supported file.
     """
+    sources: dict[Path, Callable[[], bytes] | None] = {}
     if path.is_dir():
-        names = sorted(
-            entry.relative_to(path) for entry in path.rglob("*") if entry.is_file() and not entry.is_symlink()
-        )
-        inside = [(name, Member(path / name, partial(_bytes, path / name, max_bytes))) for name in names]
+        found = (entry for entry in path.rglob("*") if entry.is_file() and not entry.is_symlink())
+        sources |= {entry.relative_to(path): None for entry in found}
     elif _is_archive(path):
         archive = zipfile.ZipFile(path)
         entries = {Path(entry.filename): entry for entry in archive.infolist() if not entry.is_dir()}
         n_unpacked = sum(entry.file_size for name, entry in entries.items() if _is_read(name))
         check_size(path, n_unpacked, max_bytes, path.stat().st_size)  # an entry never unpacks to more than it declares
-        inside = [
-            (name, Member(path / name, partial(_unpacked, path, archive, entry, max_bytes)))
-            for name, entry in sorted(entries.items())
-        ]
+        sources |= {name: partial(archive.read, entry) for name, entry in entries.items()}
     else:
-        return [Member(path, partial(_bytes, path, max_bytes))]
+        return [Member(path, partial(_read, path, max_bytes))]
+    ordered = [(name, path / name, sources[name]) for name in sorted(sources)]
+    inside = [(name, Member(full, partial(_read, full, max_bytes, unpack))) for name, full, unpack in ordered]
     shown = [each for each in inside if not any(part.startswith((".", "__MACOSX")) for part in each[0].parts)]
     chosen = [(name, member) for name, member in shown if _is_read(name)]
     if not chosen:
@@ -106,13 +104,15 @@ def _is_read(name: Path) -> bool:
     return known or name.parent.name in MAILDIR
 
 
-def _bytes(path: Path, max_bytes: int) -> bytes:
+def _read(path: Path, max_bytes: int, unpack: Callable[[], bytes] | None = None) -> bytes:
     try:
+        if unpack:
+            return gunzipped(path, unpack(), max_bytes)
         check_size(path, path.stat().st_size, max_bytes)
         return gunzipped(path, path.read_bytes(), max_bytes)
-    except OSError as error:
-        problem = error.strerror or error
-        raise DataError(f"{path}: cannot be read: {problem}; check the path and its permissions") from error
+    except (OSError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read: {why}; check the path and its permissions") from error
 
 
 def _is_archive(path: Path) -> bool:
@@ -120,14 +120,6 @@ def _is_archive(path: Path) -> bool:
     with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         return {"[Content_Types].xml", "content.xml"}.isdisjoint(archive.namelist())
     return False
-
-
-def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_bytes: int) -> bytes:
-    try:
-        return gunzipped(path, archive.read(entry), max_bytes)
-    except (RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        problem = f"cannot unpack {entry.filename} ({error}); download it again, or unpack it and give the folder"
-        raise DataError(f"{path}: {problem}") from error
 
 
 def gunzipped(path: Path, data: bytes, max_bytes: int) -> bytes:

@@ -1,20 +1,20 @@
 """Objects of JSON, of JSON lines and of XML.
 
-JSON may hold NaN, which becomes null. In XML, attributes and elements are fields, and repeated elements are lists.
+JSON may hold NaN, which becomes null. In XML, attributes and elements are fields, repeated elements are lists, and the
+text of an element with attributes is the field ``text``.
 """
 
 import json
 from collections.abc import Callable
 from typing import Any
-from xml.parsers.expat import ExpatError
-
-import xmltodict
+from xml.etree.ElementTree import Element, ParseError, fromstring, tostring
+from xml.sax.saxutils import escape
 
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.members import Member
 from polyrank_chats.messages import Rows
-from polyrank_chats.values import in_object, items_of, type_name
 
+MARKUP = {"p", "div", "span", "br", "b", "i", "u", "em", "strong"}
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes missing values as NaN
 
 
@@ -22,7 +22,8 @@ def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) ->
     """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation."""
     by_line = False
     try:
-        numbered = [*enumerate(items_of(json_decoder.decode(text)), 1)]
+        value = json_decoder.decode(text)
+        numbered = [*enumerate(value if isinstance(value, list) else [value], 1)]
     except (ValueError, RecursionError) as error:
         by_line = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
         if not by_line:
@@ -33,16 +34,16 @@ def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) ->
     rows: Rows = []
     for number, item in numbered:
         try:
-            value = in_object(json_decoder.decode(item) if by_line else item, "messages")
+            value = json_decoder.decode(item) if by_line else item
             if "\\u" in text:  # only escapes bring halves of characters, which are not Unicode
                 json.dumps(value, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             on_bad(row_error(member.path, number, _problem(error)))
             continue
-        if isinstance(value, dict):
-            rows.append((number, value))
+        if isinstance(value, dict | list):
+            rows.append((number, value if isinstance(value, dict) else {"messages": value}))
         else:
-            on_bad(row_error(member.path, number, f"holds {type_name(value)}; write one JSON object per row"))
+            on_bad(row_error(member.path, number, f"holds {str(value)[:40]!r}; write one JSON object per row"))
     return rows
 
 
@@ -54,17 +55,39 @@ def _problem(error: Exception) -> str:
     return f"cannot be read ({error}); write whole characters and shorter numbers"
 
 
-def xml_rows(member: Member, data: bytes) -> Rows:
-    """The outermost element as a single row; the text of an element with attributes is the field ``text``.
+def xml_rows(member: Member, text: str) -> Rows:
+    """The outermost element as a single row.
 
     Raises:
         DataError: the file is damaged, or declares entities, which may expand to more than the memory holds.
     """
-
-    def named(path: object, key: str, value: Any) -> tuple[str, Any]:
-        return key.rpartition(":")[2], value  # without the namespace
-
     try:
-        return [(1, xmltodict.parse(data, attr_prefix="", cdata_key="text", postprocessor=named))]
-    except (ExpatError, ValueError) as error:
+        if "<!ENTITY" in text:
+            raise ParseError("it declares entities")
+        root = fromstring(text)
+        return [(1, {_local(root.tag): _value(root)})]
+    except (ParseError, ValueError) as error:
         raise DataError(f"{member.path}: is XML that cannot be read ({error}); export it again, or as JSON") from error
+
+
+def _value(element: Element) -> Any:
+    """The attributes and elements of an element, or its text, which stays HTML if there is markup between the words.
+
+    >>> _value(fromstring('<message from="Ann"><body>It <b>is</b> on</body></message>'))
+    {'from': 'Ann', 'body': '<div>It <b>is</b> on</div>'}
+    """
+    row: dict[str, Any] = {_local(name): value for name, value in element.items()}
+    said = [text for text in (element.text, *(child.tail for child in element)) if text and text.strip()]
+    if said or (len(element) and MARKUP.issuperset(_local(child.tag) for child in element)):
+        markup = "".join(tostring(child, "unicode") for child in element)
+        text = f"<div>{escape(element.text or '')}{markup}</div>" if markup else (element.text or "").strip()
+        return row | {"text": text} if row else text
+    fields: dict[str, list[Any]] = {}
+    for child in element:
+        fields.setdefault(_local(child.tag), []).append(_value(child))
+    return row | {name: values if len(values) > 1 else values[0] for name, values in fields.items()} or None
+
+
+def _local(name: str) -> str:
+    """A name without its namespace."""
+    return name.rpartition("}")[2]

@@ -64,12 +64,9 @@ def _separator(text: str) -> str:
 
 def below_header(member: Member, records: Records, report: Report) -> Rows:
     """Detect the header and return the records below it as rows; note how many records are above it."""
-    widths = Counter(_width(cells) for _, cells in records[:200])
-    width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
-    wide = (at for at, (_, cells) in enumerate(records) if _width(cells) >= width and 2 * n_filled(cells) > width)
-    if top := next(wide, 0):
+    top, header = _header(records)
+    if top:
         report.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top][0]}")
-    header = unique([str(cell or "").strip() for _, cells in records[top : top + 1] for cell in cells])
     rows: Rows = []
     for line, cells in records[top + 1 :]:
         if n_filled(cells[len(header) :]):
@@ -78,6 +75,15 @@ def below_header(member: Member, records: Records, report: Report) -> Rows:
         else:
             rows.append((line, dict(zip(header, cells, strict=False))))
     return rows
+
+
+def _header(records: Records) -> tuple[int, list[str]]:
+    """The position of the header, the first record as wide as most, and its names."""
+    widths = Counter(_width(cells) for _, cells in records[:200])
+    width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
+    wide = (at for at, (_, cells) in enumerate(records) if _width(cells) >= width and 2 * n_filled(cells) > width)
+    top = next(wide, 0)
+    return top, unique([str(cell or "").strip() for _, cells in records[top : top + 1] for cell in cells])
 
 
 def _width(cells: Sequence[Any]) -> int:
@@ -153,13 +159,11 @@ def _chosen_rows(member: Member, sheets: Mapping[str, Records], options: Options
         raise UsageError(f"{member.path} has no sheet {unknown[0]!r}; it has {', '.join(sheets)}")
     if not filled:
         raise DataError(f"{member.path}: is empty; give a file with messages")
-    tables = {name: below_header(member, sheets[name], Report(skip_bad=True)) for name in filled}
-    keys = {name: list(rows[0][1]) if rows else [] for name, rows in tables.items()}
+    headers = {name: _header(sheets[name])[1] for name in filled}
     largest = max(filled, key=sizes.__getitem__)
-    chosen = options.sheet or [name for name in filled if keys[name] == keys[largest]]
+    chosen = options.sheet or [name for name in filled if headers[name] == headers[largest]]
     if not options.sheet and len(filled) > 1:
         shown = " and ".join(map(repr, chosen))
-        options.report.note(
-            f"{member.path.name}: read {shown} of the sheets {', '.join(filled)} (choose others with the option sheet)"
-        )
+        of = f"{shown} of the sheets {', '.join(filled)}"
+        options.report.note(f"{member.path.name}: read {of} (choose others with the option sheet)")
     return [row for name in chosen for row in below_header(member, sheets[name], options.report)]

@@ -6,60 +6,24 @@ dates, or times of day below headings of days.
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
 from polyrank_chats.messages import Message, Messages, Reason
 from polyrank_chats.names import NAMES
-from polyrank_chats.times import HALVES
+from polyrank_chats.patterns import pattern
 
 N_LINES_LOOKED_AT = 200
 GONE = {text.replace("_", " ") for text in NAMES["deleted_texts"]}
 MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-DATE = r"(?:\d{4}[년年] ?\d{1,2}[월月] ?\d{1,2}[일日]|\d{1,4}[./-] ?\d{1,2}[./-] ?\d{1,4}\.?(?: г\.?)?)"
-HALF = rf"(?:[apAP]\.? ?[mM]\.?|{'|'.join(map(re.escape, HALVES))})"
-CLOCK = rf"(?:{HALF} ?)?\d{{1,2}}(?:[:.]| h )\d\d(?:[:.]\d\d)?(?: ?{HALF})?"
-STAMPS = [
-    (
-        rf"(?P<date{n}>{DATE})[,،]? (?:(?!{HALF})[^\W\d]{{1,4}} )?(?P<clock{n}>{CLOCK})",
-        rf"(?P<clock{n}>{CLOCK}), (?P<date{n}>{DATE})",
-    )
-    for n in range(3)
-]
-NAME = r"[^\W\d_][^:\n<>\[\]\t]{0,39}"
-ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z| ?[+-]\d\d:?\d\d)?"
-LINE = re.compile(
-    rf"(?:{STAMPS[0][0]}(?: [-–~|]|,) |\[{STAMPS[1][0]}\] |{STAMPS[2][1]} [-–~|] "
-    rf"|\[?(?P<iso>{ISO})\]?(?: ?[-–~|,]|)[ \t]+(?=<|\[|{NAME}(?:: |:$)|[^\t]{{0,40}}\t))(?P<rest>.*)",
-    re.DOTALL,
-)
-BRACKETED = re.compile(
-    r"\A(?:<[ @+%&~]?(?P<name>[^<>\n]{1,40})> |\[(?P<other>[^\[\]\n]{1,40})\]:? |[@+%&~ ]?(?P<tabbed>[^:\t]{0,40})\t"
-    r"|\s*From\s+(?P<zoom>[^:]+?)(?:\s+to\s+[^:]+?)?\s*:(?:\s|$))"
-)
+LINE, NAME, DAY, BELOW_DAY = map(pattern, ("log_line", "log_name", "log_day", "log_below_day"))
+FILE, ASIDE = map(pattern, ("log_file", "log_aside"))
 EVENT = re.compile(r"\s*(?:-!- |\*+ |-->|<--|=!=|--\s)")  # of IRC clients
-DAY = re.compile(  # 2024/05/01(Wed), Wed, 5/1/2024, --- 2024년 5월 1일 수요일 ---, --- Day changed Tue Mar 05 2024
-    r"-* ?(?:Log opened |Day changed )?(?:[^\W\d_]+\.?,? )?"
-    r"(?P<day>\d{4}(?:[./]\d\d?[./]\d\d?|[년年] ?\d\d?[월月] ?\d\d?[일日])|\d\d?/\d\d?/\d{4}"
-    r"|[^\W\d_]+ \d\d?,?(?: [\d:]{8})? \d{4}|\d\d?\.? [^\W\d_]+ \d{4})\.? ?(?:\(\w+\)|[^\W\d_]+)? ?-*"
-)
-BELOW_DAY = re.compile(
-    rf"(?:\[(?P<who>[^\]\n]+)\] \[(?P<bracketed>{CLOCK})\] |\[?(?P<clock>{CLOCK})\]?(?: [-–~|] |\s))(?P<rest>.*)"
-)
 ZOOM = re.compile(r"\d\d:\d\d:\d\d\s+From\s")
 BUDDHIST = re.compile(r"\b25\d\d\b")
 SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
 # in every language a placeholder for a file is in angle brackets (Android), or has a mark before it (iPhone)
-PLACEHOLDER = re.compile(r"<[^<>\n]{3,60}>")
 ATTACHED = re.compile(r"\S[^\n]*\.\w{2,5} \([^()\n]{4,40}\)(?:\n(?P<caption>.*))?", re.DOTALL)
-REACTIONS = re.compile(r"^\(- .* -\)$", re.MULTILINE)  # below a message of signal-export
-PICTURE = re.compile(r"!\[[^\]\n]*\]\([^)\n]*\)")
-EDITED = re.compile("\\s*\u200e?<\\w+(?: \\w+){2,5}[.。]?>$")
-PLACED = re.compile(  # of LINE and KakaoTalk
-    r"\[[^\[\]\n]{2,20}\]|☎.*|(?:사진|동영상|이모티콘|Photo|Video|Emoticons?)(?: \d+장)?"
-)
-REPLYING = re.compile(r'^\s*Replying to ".*"\s*$', re.MULTILINE)  # Zoom
 
 
 def begins(line: str) -> bool:
@@ -84,10 +48,10 @@ def chat_log(file: File) -> Messages | None:
     lines = (file.text or "").split("\n")
     first = [line for line in lines[:N_LINES_LOOKED_AT] if line.strip()]
     if any(map(begins, first)):
-        return _messages(file, _entries(file, lines, LINE))
+        return _messages(file, lines, LINE)
     has_days = any(DAY.fullmatch(line.strip()) for line in first)
     if any(BELOW_DAY.match(_plain(line)) for line in first) and (has_days or ZOOM.match(first[0])):
-        return _messages(file, _entries(file, lines, BELOW_DAY))
+        return _messages(file, lines, BELOW_DAY)
     return None
 
 
@@ -95,7 +59,7 @@ Entry = tuple[int, str, str, list[str]]
 """The line of a message, its time, the rest of the line, and the lines below it."""
 
 
-def _entries(file: File, lines: list[str], form: re.Pattern[str]) -> Iterator[Entry | DataError]:
+def _messages(file: File, lines: list[str], form: re.Pattern[str]) -> Messages:
     """The messages of lines of ``form``: ``LINE``, which has dates, or ``BELOW_DAY``."""
     day = ""
     entry: Entry | None = None
@@ -103,7 +67,7 @@ def _entries(file: File, lines: list[str], form: re.Pattern[str]) -> Iterator[En
         heading = None if form is LINE else DAY.fullmatch(line.strip())
         stamp = form.match(_plain(line))
         if entry and (heading or stamp):
-            yield entry
+            yield _message(file, *entry)
             entry = None
         if heading:
             numbers = re.findall(r"\d+", heading["day"])
@@ -122,20 +86,15 @@ def _entries(file: File, lines: list[str], form: re.Pattern[str]) -> Iterator[En
         elif form is LINE and line.strip():
             yield DataError(f"{file.path}:{number}: is before the first date; remove it")
     if entry:
-        yield entry
-
-
-def _messages(file: File, entries: Iterator[Entry | DataError]) -> Messages:
-    for entry in entries:
-        yield entry if isinstance(entry, DataError) else _message(file, *entry)
+        yield _message(file, *entry)
 
 
 def _message(file: File, number: int, time: str, line: str, more: list[str]) -> Message | Reason:
-    rest = BRACKETED.sub(lambda found: f"{found[found.lastgroup or 0]}: ", line, count=1)
+    rest = NAME.sub(lambda found: f"{found[found.lastgroup or 0]}: ", line, count=1)
     if EVENT.match(line) or not SENDER.match(MARKS.sub("", rest)):
         return Reason.SYSTEM
     name, _, said = "\n".join([rest, *more]).partition(":")
-    said = EDITED.sub("", REPLYING.sub("", REACTIONS.sub("", said)).strip())
+    said = ASIDE.sub("", said).strip()
     if more and said.startswith('"') and said.endswith('"'):  # LINE quotes texts of several lines
         said = said[1:-1]
     text = MARKS.sub("", said).strip()
@@ -143,7 +102,7 @@ def _message(file: File, number: int, time: str, line: str, more: list[str]) -> 
         return Reason.DELETED
     if attached := ATTACHED.fullmatch(text):
         said = text = (attached["caption"] or "").strip()
-    if (attached and not text) or any(form.fullmatch(text) for form in (PLACEHOLDER, PICTURE, PLACED)):
+    if (attached and not text) or FILE.fullmatch(text):
         return Reason.ATTACHMENT
     if said.startswith("\u200e"):
         return Reason.ATTACHMENT if len(text.split()) < 5 else Reason.SYSTEM

@@ -11,39 +11,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from polyrank_chats.columns import (
-    asking_columns,
-    check_columns,
-    flat,
-    keys_of,
-    listed,
-    normal,
-    profiles,
-    time_columns,
-    usual,
-)
+from polyrank_chats.columns import asking_columns, check_columns, flat, keys_of, normal, profiles, time_columns, usual
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.files.objects import json_decoder
 from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, rows_in, talks_in
 from polyrank_chats.forms.programs import in_topics, translated
-from polyrank_chats.forms.tables import (
-    ANSWERED,
-    CONVERSATION,
-    ID,
-    N_LOOKED_AT,
-    first_rows,
-    messages_of,
-    some_rows,
-    time_of,
-)
+from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows, time_of
 from polyrank_chats.forms.transcripts import holds_transcripts, spoken
 from polyrank_chats.messages import Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
 from polyrank_chats.roles import AGENT, CUSTOMER
 from polyrank_chats.texts import plain
-from polyrank_chats.values import Row
+from polyrank_chats.values import Row, objects_in
+from polyrank_chats.wording import listed
 
 EXCHANGE = "(question and answer)"
 
@@ -54,22 +36,16 @@ def conversations(file: File) -> Messages | None:
     if has_next_page(some_rows(file)):
         options.report.note(f"{file.path.name} is a page of several; get the others too, and give their folder")
     first = first_rows(some_rows(file))
-    spoken_in = [
-        key for key in keys_of(first) if key == options.messages or holds_transcripts(r.get(key) for r in first)
-    ]
+    spoken_in = [key for key in keys_of(first) if key == options.messages or holds_transcripts(first, key)]
     rows: Rows = [(number, current_branch(_parsed(row, spoken_in))) for number, row in some_rows(file)]
     talks = talks_in(rows, options.messages)
-    if (
-        options.form is None
-        and options.messages is None
-        and not any(talk.owner or talk.name or talk.is_tree for talk in talks)
-    ):
+    is_nested = any(talk.owner or talk.name or talk.is_tree for talk in talks)
+    if not (is_nested or options.form or options.messages):
         return None
     if not talks:
         what = f"no list at {options.messages!r}" if options.messages else "no messages with a text and a sender"
-        raise DataError(
-            f"{file.path}: has {what}, but {listed(paths_of(rows))}; name the list with the option messages"
-        )
+        fields = listed(paths_of(rows))
+        raise DataError(f"{file.path}: has {what}, but {fields}; name the list with the option messages")
     return _all_messages(file, rows, talks)
 
 
@@ -88,10 +64,8 @@ def questions(file: File) -> Messages | None:
     asked = [options.question] if options.question else asking_columns(free, "question")
     if not (asked and answers):
         if wanted:
-            raise DataError(
-                f"{file.path}: no columns of questions and answers among {listed(keys)}; name them with the options"
-                " question and answer"
-            )
+            problem = f"no columns of questions and answers among {listed(keys)}"
+            raise DataError(f"{file.path}: {problem}; name them with the options question and answer")
         return None
     check_columns(keys, (*options.time, options.conversation), file.path)
     chosen = asked[0], answers[0]
@@ -116,20 +90,14 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
 
 
 def paths_of(rows: Rows) -> list[str]:
-    """The paths of the lists in rows, with dots, and the fields of their objects."""
-    found: dict[str, list[str]] = {}
-
-    def walk(row: Row, path: str) -> None:
-        for key, value in row.items():
-            for item in value if isinstance(value, list) else [value]:
-                if isinstance(item, dict):
-                    if isinstance(value, list):
-                        found.setdefault(f"{path}{key}", [*flat(item)])
-                    walk(item, f"{path}{key}.")
-
-    for row in first_rows(rows):
-        walk(row, "")
-    return [f"{path} ({', '.join(fields[:8])})" for path, fields in found.items()] or keys_of(first_rows(rows))
+    """The paths of the lists in rows, with dots, and the fields of their objects; the fields of rows without lists."""
+    lists: dict[str, Row] = {}
+    todo = [(key, value) for row in first_rows(rows) for key, value in flat(row).items()]
+    for path, value in todo:  # grows
+        for item in map(flat, objects_in(value)):
+            lists.setdefault(path, item)
+            todo += [(f"{path}.{key}", inner) for key, inner in item.items()]
+    return [f"{path} ({', '.join([*item][:8])})" for path, item in lists.items()] or keys_of(first_rows(rows))
 
 
 def _parsed(row: Row, spoken_in: Collection[str]) -> Row:
@@ -155,7 +123,7 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     is_stream = len(talks) == 1 and _id(talks[0], options) in (None, talks[0].name if timed else None)
     messages: Rows = []
     known: dict[tuple[str, object], list[list[Row]]] = {}  # the conversations with each id, and question if it has one
-    owners = [flat(talk.owner) for talk in talks[:N_LOOKED_AT]]
+    owners = first_rows([(talk.number, flat(talk.owner)) for talk in talks])
     began = options.time if {*options.time} <= {*keys_of(owners)} else ()
     options = replace(options, time=() if began else options.time)
     began = began or time_columns([*profiles(owners).values()], options)
@@ -183,9 +151,7 @@ def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:
     leading = {key for number, row in rows if number in good for key in row}
     for number, row in rows if len(rows) > 1 else ():
         if number not in good and not leading & {*row}:
-            problem = (
-                f"holds no messages with a text and a sender, but {listed(row)}; choose its form with the option form"
-            )
+            problem = f"holds no messages with a text and a sender, but {listed(row)}; choose its form"
             yield row_error(file.path, number, problem)
     column = _column(messages) if any(CONVERSATION in row for _, row in messages) else options.conversation
     yield from messages_of(file, messages, replace(options, conversation=column))

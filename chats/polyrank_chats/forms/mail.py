@@ -44,13 +44,11 @@ def mail(file: File) -> Messages | None:
 def _messages(file: File, mails: list[bytes]) -> Messages:
     for number, raw in enumerate(mails, 1):
         where = f"{file.path}: mail {number}" if len(mails) > 1 else str(file.path)
-        found: Message | Reason | DataError
         try:
-            message = message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default)
-            found = _message(message, where)
+            parsed = message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default)
+            yield _message(parsed, where)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # raised by the library for hostile mails
-            found = DataError(f"{where}: cannot be read ({error}); remove it")
-        yield found
+            yield DataError(f"{where}: cannot be read ({error}); remove it")
 
 
 def _message(mail: EmailMessage, where: str) -> Message | Reason:

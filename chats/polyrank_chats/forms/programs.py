@@ -51,7 +51,8 @@ def translated(row: Row, file: File) -> Row:
         row["direction"] = SMS_KINDS.get(row.get("type") or row.get("msg_box") or "")
     if (letter := row.get("sender.t")) in TAWK:
         row["role"] = TAWK[letter]
-    if row.get("content.m.relates_to.rel_type") == "m.replace":  # an edit in Matrix, which repeats the message
+    is_edit = row.get("content.m.relates_to.rel_type") == "m.replace"  # in Matrix, which repeats the message
+    if is_edit or ("rid" in row and row.get("t")):  # the latter in Rocket.Chat
         row["type"] = "event"
     if usual(row, "reply_to"):  # Matrix quotes the message that is answered
         row |= {key: QUOTE.sub("", row[key]) for key in usual(row, "text") if isinstance(row[key], str)}
@@ -110,6 +111,6 @@ def _of_slack(row: Row, file: File) -> Row:
 def users(export: Members) -> dict[str, str]:
     """The names of the users of Slack's export by their ids; bad entries are left out."""
     lists = (File(member, Options(skip_bad=True)) for member in export.files if member.path.name == "users.json")
-    people = {str(row.get("id")): flat(row) for each in lists for _, row in each.objects}
+    people = {str(row.get("id")): flat(row) for each in lists for _, row in each.rows}
     fields = ("profile.display_name", "real_name", "profile.real_name", "name")
     return {id_: str(next(filter(None, map(row.get, fields)), id_)) for id_, row in people.items()}

@@ -1,19 +1,14 @@
 """Messages of tables: rows of one message each, and rows of a question and an answer."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
-from polyrank_chats.columns import (
-    Columns,
-    columns,
-    flat,
-    keys_of,
-    listed,
-    normal,
-)
+from polyrank_chats.columns import Columns, columns, flat, keys_of, normal
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
 from polyrank_chats.forms.nested import rows_in
@@ -21,14 +16,13 @@ from polyrank_chats.forms.programs import translated
 from polyrank_chats.messages import Message, Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
-from polyrank_chats.profiles import falls
 from polyrank_chats.quotations import unquoted
 from polyrank_chats.report import Report
 from polyrank_chats.roles import CUSTOMER, part_of
 from polyrank_chats.sides import direction
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row
-from polyrank_chats.wording import counted
+from polyrank_chats.wording import listed
 
 N_LOOKED_AT = 200  # rows from which columns are detected
 TRUE, FALSE = {*NAMES["yes"]}, {*NAMES["no"]}
@@ -44,10 +38,8 @@ def table(file: File) -> Messages | None:
     """A row is a message."""
     rows = rows_in(some_rows(file))
     if file.text is not None and file.options.form is None and len(keys_of(first_rows(rows))) == 1:
-        raise DataError(
-            f"{file.path}: is text of an unknown form: its lines do not begin with times or names, and it has no"
-            " columns; export the chats as CSV or JSON, or choose a form"
-        )
+        problem = "is text of an unknown form: its lines do not begin with times or names, and it has no columns"
+        raise DataError(f"{file.path}: {problem}; export the chats as CSV or JSON, or choose a form")
     return messages_of(file, [(number, translated(flat(row), file)) for number, row in rows], file.options)
 
 
@@ -57,69 +49,59 @@ def messages_of(file: File, rows: Rows, options: Options) -> Messages:
     chosen = columns(first_rows(rows), options, file.path)
     if not chosen.time:
         rows = _oldest_first(rows, chosen, report)
-    links = _links(rows, chosen, report)
+    n_replies, id_, reply_to = _links(rows, chosen)
+    is_unique = len({_plain_id(row.get(id_)) for _, row in rows}) == len(rows)
+    is_chat = not chosen.conversation and id_ != ID and (bool(chosen.stream) or 2 * n_replies < len(rows))
+    if n_replies:
+        report.note(f"conversations follow the replies in {reply_to!r}")
     threads = {_scalar(row, chosen.of("thread")) for _, row in rows}
     spoken = {kind for _, row in rows if _scalar(row, chosen.sender) for kind in _kinds(row, chosen)}
-    for position, (number, row) in enumerate(rows):
+    for number, row in rows:
         if all(value in (None, "") for value in row.values()):
             continue
         where = f"{file.path}:{number}"
         stream = " and ".join(sorted(filter(None, (_scalar(row, (key,)) for key in chosen.stream)))) or file.stem
         found = message(row, chosen, where, stream, spoken)
-        if links and links.ids[position] and not isinstance(found, DataError):
+        own = _plain_id(row.get(id_)) if n_replies else ""
+        if own and not isinstance(found, DataError):
             if isinstance(found, Reason):
                 found = Message(where, stream, "", "", left_out=found)
-            stream = (
-                stream if links.is_chat else _scalar(row, () if links.unique else (chosen.conversation,)) or file.stem
-            )
-            own, answers = links.ids[position], links.answers[position]
-            found = replace(found, stream=stream, conversation=None, id=own, answers=answers, is_chat=links.is_chat)
+            if not is_chat:
+                stream = _scalar(row, () if is_unique else (chosen.conversation,)) or file.stem
+            answers = _answers(row, reply_to)
+            found = replace(found, stream=stream, conversation=None, id=own, answers=answers, is_chat=is_chat)
         elif chosen.of("thread") and isinstance(found, Message) and found.conversation is None:
             thread = _scalar(row, chosen.of("thread")) or _scalar(row, chosen.of("id"))
             found = replace(found, conversation=thread if thread in threads else None)
         yield found
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """The id of each message and those that it answers; whether few messages are answers; whether ids are unique."""
+def _links(rows: Rows, chosen: Columns) -> tuple[int, str, str]:
+    """The most replies, and the columns of ids and of the ids that they answer.
 
-    ids: list[str]
-    answers: Sequence[tuple[str, ...]]
-    is_chat: bool
-    unique: bool
-
-
-def _links(rows: Rows, chosen: Columns, report: Report) -> _Links | None:
-    """The trees of replies; if the table has a column of conversations, all of one but its first must be answers."""
+    If the table has a column of conversations, all messages of one but its first must be replies.
+    """
     names = {row.get(chosen.conversation) for _, row in rows} if chosen.conversation else None
-    best, most = None, 0
-    for key, reply_to in [
-        (ID, ANSWERED),
-        *((id_, reply) for reply in chosen.of("reply_to") for id_ in chosen.of("id")),
-    ]:
-        ids = [_plain_id(row.get(key)) for _, row in rows]
-        known = {*ids} - {""}
-        answered = [_plain_id(row.get(reply_to)) for _, row in rows]
-        answers = [(each, each.partition("_")[2]) for each in answered]  # Reddit's ids have a prefix: t1_abc
-        n = sum(not known.isdisjoint(each) for each in answers)
-        if n > most and (key == ID or names is None or len(rows) - n <= len(names)):
-            best = _Links(
-                ids,
-                answers,
-                names is None and key != ID and (bool(chosen.stream) or 2 * n < len(rows)),
-                len(known) == len(rows),
-            )
-            most, shown = n, reply_to
-    if best:
-        report.note(f"conversations follow the replies in {shown!r}")
-    return best
+    found = [(0, "", "")]
+    pairs = [(id_, reply_to) for reply_to in chosen.of("reply_to") for id_ in chosen.of("id")]
+    for key, reply_to in [(ID, ANSWERED), *pairs]:
+        known = {_plain_id(row.get(key)) for _, row in rows} - {""}
+        n = sum(not known.isdisjoint(_answers(row, reply_to)) for _, row in rows)
+        if key == ID or names is None or len(rows) - n <= len(names):
+            found.append((n, key, reply_to))
+    return max(found, key=itemgetter(0))
+
+
+def _answers(row: Row, reply_to: str) -> tuple[str, str]:
+    answered = _plain_id(row.get(reply_to))
+    return answered, answered.partition("_")[2]  # Reddit's ids have a prefix: t1_abc
 
 
 def _oldest_first(rows: Rows, chosen: Columns, report: Report) -> Rows:
     """Order rows without times: reversed if their ids decrease, else unchanged; add a note."""
     for key in chosen.of("id")[:1]:
-        if falls([_plain_id(row.get(key)) for _, row in rows]):
+        ids = [int(text) for _, row in rows if (text := _plain_id(row.get(key))).isdecimal()]
+        if len(ids) == len(rows) > 1 and all(a > b for a, b in pairwise(ids)):
             report.note(f"no column of times; {key!r} decreases, so the last row is the oldest")
             return rows[::-1]
     report.note("no column of times: assuming that the oldest row comes first (choose a column with the option time)")
@@ -132,13 +114,10 @@ def some_rows(file: File) -> Rows:
     Raises:
         DataError: the file has no rows, or they are examples.
     """
-    report = file.options.report
-    n_bad = report.n_bad
     outer = next((row for _, row in file.rows if row), None)
     if outer is None:
-        n_bad = report.n_bad - n_bad
-        why = f"none of its {counted(n_bad, 'row')} is good; the first: {report.errors[0]}" if n_bad else ""
-        raise DataError(f"{file.path}: {why or 'holds no messages; give a file with some'}")
+        bad = "".join(f": none of its rows is good; the first: {error}" for error in file.options.report.errors[:1])
+        raise DataError(f"{file.path}: {bad.removeprefix(': ') or 'holds no messages; give a file with some'}")
     if file.options.form is None and "context" in outer and ("response" in outer or "candidates" in outer):
         raise DataError(f"{file.path}: holds examples, not chats; use it with train and evaluate without an import")
     return file.rows
@@ -177,12 +156,8 @@ def message(
     text = unquoted(text) if chosen.of("mail") else text
     if _is_deleted(row, chosen.of("deleted")) or (chosen.of("reply_to") and text in GONE):
         return Reason.DELETED
-    if (
-        kinds.intersection(NAMES["system_kinds"])
-        or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds)
-        or ("rid" in row and row.get("t"))
-    ):
-        return Reason.SYSTEM  # the last is Rocket.Chat's
+    if kinds.intersection(NAMES["system_kinds"]) or any(kind.startswith(SYSTEM_GROUPS) for kind in kinds):
+        return Reason.SYSTEM
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # none of which is a text
         with_file = parts or kinds.intersection(NAMES["file_kinds"]) or any(row.get(key) for key in chosen.of("files"))
@@ -190,11 +165,8 @@ def message(
     role = _role(row, chosen)
     sender = _scalar(row, chosen.sender) if set(chosen.sender) - {*chosen.role} else role
     if not (sender or role):
-        return (
-            Reason.SYSTEM
-            if kinds - {*spoken}
-            else DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
-        )
+        problem = DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
+        return Reason.SYSTEM if kinds - {*spoken} else problem
     conversation = _scalar(row, (chosen.conversation,)) if chosen.conversation else None
     if chosen.conversation not in (None, CONVERSATION) and not conversation:
         return DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row")

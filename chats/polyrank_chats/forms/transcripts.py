@@ -7,27 +7,17 @@ Cells of a table may hold transcripts.
 import html
 import re
 from collections.abc import Iterable, Iterator
-from itertools import groupby
-from operator import itemgetter
 
 from polyrank_chats.errors import row_error
 from polyrank_chats.files.file import File
 from polyrank_chats.messages import Message, Messages
+from polyrank_chats.patterns import pattern
 from polyrank_chats.texts import plain
-from polyrank_chats.values import text_of
+from polyrank_chats.values import Row, text_of
 
-LINE = re.compile(  # [0:05] Ann: hi, 10:15 PM Ann: hi, ( 1m 5s ) Ann: hi, **Ann:** hi, 10:15 <ann> hi, Ann (0:05): hi
-    r"(?:[-*>] )?"
-    r"(?P<at>[\[(][\d:., APMapmhs]+[\])] *|\d{1,2}:\d\d(?::\d\d)?(?: ?[APap]\.?[Mm]\.?)?[ \t]+(?:[-–] )?)?"
-    r"(?:<[ @+%&~]?(?P<nick>[^\s<>]{1,40})>|\*\*(?P<bold>[^*:\n]{1,40}):?\*\*:?"
-    r"|(?P<name>[^\W\d_][^:\n,;\t]{0,39}?)(?: ?[(\[][\d:., APMapm/-]+[)\]])? ?:)(?: +(?P<text>\S.*)|(?<=\*)$)"
-)
+LINE, HEADING = pattern("transcript_line"), pattern("transcript_heading")
 CUE = re.compile(r"(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ")
 VOICE = re.compile(r"(?:<v(?:\.[^\s>]*)? ([^>]+)>|\[([^\W\d_][^\]\n]{0,39})\] ?: )")
-HEADING = re.compile(
-    r"^([^\W\d_][^:\n,;|\t]{0,39}?)(?: [-–|])?[ \t]+(?:\d[\d./-]{5,9},? )?[(\[]?(?:\d+:)?\d{1,2}:\d\d[)\]]?:?[ \t]*$",
-    re.MULTILINE,
-)
 Lines = list[tuple[int, str]]
 """Lines with their numbers."""
 
@@ -51,10 +41,9 @@ def transcript(file: File) -> Messages | None:
         return None
     if text := untimed(file.text):
         return _messages(file, text, is_timed=True)
-    if options.form is None and (has_columns or not is_transcript(file.text)):
-        return None
     first = next(filter(None, map(str.strip, file.text.split("\n"))), "")
-    if options.form is None and not LINE.match(first) and re.search(r"[,;\t|]", first):  # a table's names of columns
+    is_header = not LINE.match(first) and re.search(r"[,;\t|]", first)
+    if options.form is None and (has_columns or is_header or not is_transcript(file.text)):
         return None
     return _messages(file, file.text)
 
@@ -66,12 +55,14 @@ def untimed(text: str) -> str:
     ['', '', '', '**Ann:** It is.']
     """
     if text.startswith("WEBVTT") or re.search(rf"^{CUE.pattern}", text[:500], re.MULTILINE):
-        lines, is_cue = list[str](), False
+        lines, is_cue, last = list[str](), False, ""
         for line in text.split("\n"):
             is_start = CUE.match(line) is not None
             is_cue = bool(line.strip()) and (is_cue or is_start)
-            named = VOICE.sub(lambda voice: f"**{voice[1] or voice[2]}:** ", line, count=1)
-            lines.append(html.unescape(re.sub(r"</?[^>]*>", "", named)) if is_cue and not is_start else "")
+            if (voice := VOICE.search(line)) and is_cue:
+                name, line = voice[1] or voice[2], VOICE.sub("", line, count=1)
+                line, last = line if name == last else f"**{name}:** {line}", name
+            lines.append(html.unescape(re.sub(r"</?[^>]*>", "", line)) if is_cue and not is_start else "")
         return "\n".join(lines)
     names = HEADING.findall(text[:20_000])
     is_headed = len(set(names)) > 1 and 6 * len(names) > text[:20_000].count("\n")
@@ -86,21 +77,11 @@ def _messages(file: File, text: str, *, is_timed: bool = False) -> Messages:
         blocks = [[line for block in blocks for line in block]]
     for block_number, block in enumerate(blocks, 1):
         conversation = file.stem if alone or len(blocks) == 1 else f"{file.stem}:{block_number}"
-        said = _spoken(block)
-        for number, name, words in _in_lines(said) if is_timed else said:
-            if name:
-                yield Message(f"{file.path}:{number}", file.stem, name, words, conversation)
-            else:
+        for number, name, words in _spoken(block):
+            if not name:
                 yield row_error(file.path, number, "does not begin with a name; write lines such as Ann: hello")
-
-
-def _in_lines(said: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
-    """Join the messages of a speaker, and their lines, which end where a subtitle does."""
-    for name, group in groupby(said, key=itemgetter(1)):
-        own = list(group)
-        words = " ".join(" ".join(words.split()) for _, _, words in own)
-        if words:
-            yield own[0][0], name, words
+            elif said := " ".join(words.split()) if is_timed else words:  # its lines end where a subtitle does
+                yield Message(f"{file.path}:{number}", file.stem, name, said, conversation)
 
 
 def spoken(text: str) -> list[tuple[str, str]]:
@@ -148,7 +129,7 @@ def _blocks(text: str) -> Iterator[Lines]:
             block = []
 
 
-def holds_transcripts(cells: Iterable[object]) -> bool:
+def holds_transcripts(rows: Iterable[Row], key: str) -> bool:
     """Whether most cells of a column are transcripts of several lines."""
-    texts = [text for cell in cells if (text := plain(text_of(cell)))]
+    texts = [text for row in rows if (text := plain(text_of(row.get(key))))]
     return bool(texts) and sum("\n" in text and is_transcript(text) for text in texts) >= 0.8 * len(texts)

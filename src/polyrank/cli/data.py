@@ -64,7 +64,7 @@ def replies(
     output: JsonLines,
     column: Annotated[str | None, Option("--text", metavar="COLUMN", help="The column of replies.")] = None,
     encoding: Annotated[str | None, Option(help="Encoding of text files, such as cp1252.")] = None,
-    sheet: Annotated[str | None, Option(help="The sheet of a workbook, or the table of an SQLite database.")] = None,
+    sheet: Annotated[str | None, Option(help="The sheet of a workbook.")] = None,
     from_dialogues: Annotated[
         bool, Option("--from-dialogues", help="Use the most frequent replies in dialogues or pairs.")
     ] = False,

@@ -27,7 +27,7 @@ def read_replies(
     metadata.
 
     Args:
-        path: CSV or TSV (by the suffix), a workbook, an SQLite database, Parquet, JSON lines or a JSON list; any other
+        path: CSV or TSV (by the suffix), a workbook, Parquet, JSON lines or a JSON list; any other
             file is read as text.
         column: the column of texts; None: the one with a usual name, or the only one.
         encoding: encoding of text files; None: UTF-8, or the detected encoding.
