@@ -162,7 +162,9 @@ def proxy(server: Running, paths: dict[str, str], tmp_path_factory: pytest.TempP
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_below_a_prefix(watched: Watched, proxy: str, prefix: str, width: int) -> None:
     watched.page.set_viewport_size({"width": width, "height": 800})
-    page = watched.open(f"{proxy}/{prefix}")
+    page, watched.url = watched.page, f"{proxy}/{prefix}"
+    page.goto(f"{watched.url}/#chat")
+    expect(page.locator("#model option").first).to_be_attached()
     send_turn(page, "hello")
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()

@@ -117,6 +117,14 @@ def test_bodies_of_real_clients(sent: dict[str, Any], client: httpx.Client, tiny
     np.testing.assert_allclose(np.array(packed), expected[: len(packed)], atol=1e-5)
 
 
+def test_many_pairs_are_one_request(client: httpx.Client) -> None:
+    """They are not refused as a burst."""
+    pairs = {"text_1": REPLIES * 200, "text_2": list(reversed(REPLIES)) * 200}
+    rows = client.post("/score", json=pairs).json()["data"]
+    assert [row["score"] for row in rows[:5]] == pytest.approx([row["score"] for row in rows[-5:]], abs=1e-5)
+    assert len(rows) == 1000
+
+
 def test_unknown_fields_of_other_services_are_reported(client: httpx.Client, server: Running) -> None:
     body = {"query": "hi", "documents": ["a"], "instruction": "rank", "user": "me", "top_n": None, "own secret": None}
     answer = client.post("/v2/rerank", json=body)

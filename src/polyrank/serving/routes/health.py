@@ -102,7 +102,7 @@ async def models(server: CurrentServer) -> ModelsAnswer:
     return ModelsAnswer(data=[await _row(server, name) for name in server.models])
 
 
-@router.get("/v1/models/{name}/report", summary="The report of polyrank fit", response_class=Response)
+@router.get("/v1/models/{name:path}/report", summary="The report of polyrank fit", response_class=Response)
 async def report(
     request: Request, name: Annotated[str, Path(description="Its name.")], server: CurrentServer
 ) -> Response:

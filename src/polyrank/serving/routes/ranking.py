@@ -1,6 +1,5 @@
 """Ranks lists of texts: polyrank's own route, and those of other services, see ``polyrank.serving.dialects``."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -68,15 +67,26 @@ async def _vllm_scores(payload: VllmScore, name: str, request: Request, server: 
         message = f"text_1 has {len(contexts):,} texts and text_2 {len(texts):,}; send one text_1, or one per text_2"
         raise HttpError(422, message, param="text_1")
     server.check_token_limit(name, texts, "candidate", payload.max_tokens, "truncate_prompt_tokens")
-    lists = [texts] if len(contexts) == 1 else [[text] for text in texts]
-    pairs, whole = zip(contexts, lists, strict=True), payload.whole("END")
-    scored = await asyncio.gather(*(scores_of(request, name, *pair, "text_2", whole=whole) for pair in pairs))
-    scores = [value for values, _ in scored for value in values]
+    whole = payload.whole("END")
+    if len(contexts) == 1:
+        scores, n_tokens = await scores_of(request, name, contexts[0], texts, "text_2", whole=whole)
+    else:  # parts of one request, which do not count as many in the queue
+        pairs = list(zip(contexts, texts, strict=True))
+        tokens = [server.tokens(name, [a], "context") + server.tokens(name, [b], "document") for a, b in pairs]
+        tasks = [ScoreTask(server.context(context, ()), [text]) for context, text in pairs]
+        values = (await server.compute(name, tasks, tokens)).values
+        if whole:
+            server.check_whole(name, values, "text_2")
+        scores, n_tokens = [value.scores[0] for value in values], sum(value.n_tokens for value in values)
     if payload.activation:
         scores = _relevance(server, name, np.array(scores)).tolist()
     rows = [{"index": row, "object": "score", "score": value} for row, value in enumerate(scores)]
-    usage = usage_of(sum(n_tokens for _, n_tokens in scored))
-    rest = {"id": request.scope["state"]["request_id"], "model": name, "usage": usage, **meta_of(request)}
+    rest = {
+        "id": request.scope["state"]["request_id"],
+        "model": name,
+        "usage": usage_of(n_tokens),
+        **meta_of(request),
+    }
     return await json_response(server, {"object": "list", "created": server.started, "data": rows, **rest})
 
 
