@@ -1,9 +1,11 @@
 """A child process shares no lock, connection or thread with its parent: nothing is lost, and nothing waits for ever."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +173,27 @@ def test_children_and_their_parent_record_feedback(tmp_path: Path) -> None:
 def test_children_of_a_client_get_their_own_answers() -> None:
     with serving("shipped:convert") as server:
         run(CHILDREN_ASK, server.url)
+
+
+def add_three(path: Path, name: str) -> None:
+    with polyrank.open(path, device="cpu", wait_s=60.0) as replies:
+        for i in range(3):
+            replies.add([f"by {name} {i}"])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_multiprocessing_lose_no_change(index: Path, method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    with polyrank.open(index, device="cpu", wait_s=60.0) as replies:
+        before = len(replies)
+        replies.add(["before"])
+        children = [context.Process(target=add_three, args=(index, name)) for name in "ab"]
+        for child in children:
+            child.start()
+        replies.add(["meanwhile"])
+        for child in children:
+            child.join()
+            assert child.exitcode == 0
+        assert len(replies) == before + 8
+    assert verify_index(index) == []
