@@ -23,6 +23,7 @@ from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.exported import (
     Agreement,
     check_export,
@@ -302,7 +303,7 @@ def test_the_commands(cross: Path) -> None:
     query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
     answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx", "--scores-only"], input=query)
     scores = json.loads(answer.stdout)["scores"]
-    np.testing.assert_allclose(scores, load(cross).score([Context(("hi",))], [CANDIDATES])[0], atol=1e-4)
+    np.testing.assert_allclose(scores, Chunked(load(cross)).score([Context(("hi",))], [CANDIDATES])[0], atol=1e-4)
 
 
 def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:
