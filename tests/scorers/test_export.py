@@ -21,9 +21,9 @@ from polyrank.loading.models import Backend, export_folder, read_backend
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
+from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.exported import (
     Agreement,
     check_export,
