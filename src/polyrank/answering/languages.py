@@ -22,7 +22,7 @@ class Languages:
         self._read: tuple[object, frozenset[str]] = None, frozenset()
 
     def of(self, contexts: Sequence[Context]) -> list[str | None]:
-        """The language of each context; None if it is not clear, or the catalogue does not have it beside others."""
+        """The language of each context; None if it is not clear, or the catalogue has no others or not this one."""
         present = self._present()
         codes = [detect("\n".join(context.turns)) if len(present) > 1 else None for context in contexts]
         return [code if code in present else None for code in codes]

@@ -140,7 +140,7 @@ def uncalibrated(scores: NDArray[np.floating], threshold: float = 0.0) -> NDArra
 
     It keeps the order of scores, however large: a sigmoid is exactly 1.0 above 37, where this is 0.987.
 
-    >>> uncalibrated(np.array([0.0, 1.0, -3.0])).tolist(), np.diff(uncalibrated(np.array([1e6, 1e6 + 1])))[0] > 0
+    >>> uncalibrated(np.array([0.0, 1.0, -3.0])).tolist(), bool(np.diff(uncalibrated(np.array([1e6, 1e6 + 1])))[0] > 0)
     ([0.5, 0.75, 0.125], True)
     """
     x = scores.astype(np.float64) - threshold
