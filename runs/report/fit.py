@@ -21,8 +21,8 @@ def fitted() -> str:
         return ""
     return section(
         "One command",
-        """How good is the ranker of `polyrank fit` from 3,000 training pairs? Its choices are made on the first 1,000 development
-        lists; the first 600 test lists are ranked once.""",
+        """How good is the ranker of `polyrank fit` from 3,000 training pairs? Its choices are made on the first 1,000
+        development lists; the first 600 test lists are ranked once.""",
         """- In eight minutes on one busy core, no training fitted: the report names a Bi-encoder, with 14 minutes.
   The end took longer than reserved; the forecast has been corrected since.
 - Machine: AMD EPYC (AVX-512), with up to ten other processes. Minutes are of the processor.
