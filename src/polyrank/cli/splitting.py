@@ -102,13 +102,13 @@ def split(
 
 def recipe_of(parts: "Split", start: "Start") -> str:
     """A recipe for the parts, with the settings of a starting model; all other keys have defaults."""
-    from polyrank.config.starter_recipe import RECIPES, for_given_negatives
+    from polyrank.config.starter_recipe import for_given_negatives, starter_recipe
 
     named = [name for name in ("train", "valid", "test") if getattr(parts, name).examples]
     data = [f'{name} = "{name}.jsonl"' for name in named]
     if parts.train.conversations[0].dialogues:
         data.append(f"speaker = {json.dumps(parts.speaker or '*', ensure_ascii=False)}")
-    settings = RECIPES[start]
+    settings = starter_recipe(start)
     if any(len(example.candidates) > len(example.relevant) for example in parts.train.examples):
         settings = for_given_negatives(settings)
     return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{settings}"

@@ -5,58 +5,24 @@ data, so Bi-encoders train with ``negatives_weighting = "logq"``, which has no e
 """
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
-from polyrank.config.names import MODELS_PACKAGE
+from polyrank.config.names import MODELS_PACKAGE, SHIPPED
 
 Start = Literal["shipped:minilm", "embedded", "shipped:convert"]
 """The models to start from, best first. The first two become a Bi-encoder; the third remains a ConveRT."""
 
-_BI = """\
-[text]
-max_context_tokens = 128
-max_candidate_tokens = 48
 
-[train]
-epochs = 2
-batch_size = 32
-lr = 2e-4
-dropout = 0.0
-schedule.warmup_steps = 10
-method = { kind = "in_batch", negatives_weighting = "logq" }
-"""
-
-RECIPES: dict[Start, str] = {
-    "shipped:minilm": f"""\
-[model]
-kind = "bi"
-
-{_BI}init_from = "shipped:minilm"
-""",
-    "embedded": f"""\
-[model]
-kind = "bi"
-shared_towers = true
-
-{_BI}""",
-    "shipped:convert": """\
-[model]
-kind = "convert"
-
-[train]
-init_from = "shipped:convert"
-epochs = 10
-batch_size = 64
-lr = 2e-3
-schedule.final_lr = 2e-6
-""",
-}
+def starter_recipe(start: Start) -> str:
+    """The recipe, without data and output."""
+    return (Path(__file__).parent / "starts" / f"{start.removeprefix(SHIPPED)}.toml").read_text("utf-8")
 
 
 def for_given_negatives(recipe: str) -> str:
     """The recipe for lists whose wrong candidates are real, such as those of feedback: they are the negatives.
 
-    >>> for_given_negatives(RECIPES["shipped:convert"]).splitlines()[-1]
+    >>> for_given_negatives(starter_recipe("shipped:convert")).splitlines()[-1]
     'negatives = { sources = ["given"], n = 2 }'
     """
     return recipe.replace('"logq"', '"as_said"') + 'negatives = { sources = ["given"], n = 2 }\n'

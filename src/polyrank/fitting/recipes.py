@@ -8,7 +8,7 @@ from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.starter_recipe import RECIPES, Start, best_start, for_given_negatives
+from polyrank.config.starter_recipe import Start, best_start, for_given_negatives, starter_recipe
 from polyrank.evaluation import evaluate
 from polyrank.fitting.data import FitData
 from polyrank.records import Example
@@ -97,7 +97,8 @@ def planned_trainings(data: FitData) -> list[Planned]:
 
 
 def _tables(start: Start, data: FitData) -> dict[str, Any]:
-    return tomllib.loads(for_given_negatives(RECIPES[start]) if n_given(data.pairs) else RECIPES[start])
+    recipe = starter_recipe(start)
+    return tomllib.loads(for_given_negatives(recipe) if n_given(data.pairs) else recipe)
 
 
 @dataclass(frozen=True, slots=True)

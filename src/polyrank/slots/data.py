@@ -1,6 +1,8 @@
 """Recognize data in a text by its form: numbers of orders and phones, mail addresses, dates, times, amounts, links."""
 
 import re
+import tomllib
+from pathlib import Path
 from typing import NamedTuple
 
 KINDS = (
@@ -11,21 +13,23 @@ KINDS = (
 SEVERAL = frozenset({"date", "time", "amount"})
 """Kinds of which a reply may hold several values: its slots are ``{date}``, ``{date_2}`` and so on."""
 
+WORDS = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
+"""Words of several languages, as parts of regular expressions."""
+
+
+def any_of(name: str) -> str:
+    """A regular expression of one of these words."""
+    return f"(?:{'|'.join(WORDS[name])})"
+
+
 NUMBER = re.compile(r"(?<![\w.,{-])\d(?:[\d.,]{0,20}\d){2}(?![\w}-])")
 """A number of at least three digits, which may identify something."""
-_MONTH = (
-    "(?:jan(?:uary|uar|vier)?|feb(?:ruary|ruar)?|f[ée]vrier|enero|febrero|mar(?:ch|s|zo)?|märz?|apr(?:il)?|avril|abril"
-    "|(?-i:May)|mai|mayo|june?|juni|juin|junio|july?|juli|juillet|julio|aug(?:ust)?|ao[ûu]t|agosto|sept?(?:ember)?"
-    "|septembre|septiembre|o[ck]t(?:ober)?|octobre|octubre|nov(?:ember)?|novembre|noviembre|de[cz](?:ember)?"
-    r"|d[ée]cembre|diciembre)(?![^\W\d_])(?:\.(?= ?\d))?"
-)
+_MONTH = any_of("months") + r"(?![^\W\d_])(?:\.(?= ?\d))?"
 _DAY = r"(?:3[01]|[12]\d|0?[1-9])"
-_CURRENCY = r"(?:(?:US|AU|CA)?\$|[€£¥₹]|EUR|USD|GBP|CHF|euros?|dollars?|pounds?)"
+_CURRENCY = any_of("currencies")
 _SUM = r"\d{1,3}(?:[.,' \u00a0]\d{3})*(?:[.,]\d\d)?(?!\d)|\d+(?:[.,]\d\d)?(?!\d)"
-_CUE = (  # that a number of an order or a case follows
-    r"(?:order|ticket|case|booking|reservation|reference|ref|tracking|invoice|customer|account|confirmation|bestellung"
-    r"|bestell|auftrags?|rechnungs?|kunden|sendungs?|vorgangs?|buchungs?|commande|dossier|facture|suivi|pedido|factura"
-    r"|reserva|caso|seguimiento|referencia|référence|n[°ºo]|nr|nummer|number|num[ée]ro|número)[\w-]{0,20}\.?"
+_CUE = any_of("cues") + (  # that a number of an order or a case follows
+    r"[\w-]{0,20}\.?"
     r"(?: (?:number|no|nr|id|code|de|n[°º]|nummer|num[ée]ro|número|ist|is|es|est)\b\.?){0,3}[ :]{0,3}#?"
 )
 # repetitions are bounded, so that long texts take a time proportional to their length

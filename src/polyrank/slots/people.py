@@ -8,36 +8,18 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from polyrank.slots.data import WORDS, any_of
+
 TITLE = r"(?:Mrs?|Ms|Miss|Dr|Prof|Herrn?|Frau|M(?=\.)|Mme|Mlle|Madame|Monsieur|Sra?|Srta|Señora?|v[ao]n|de[rl]?)\b\.?"
 """A form of address before a name, or a particle of a family name."""
 # repetitions are bounded, so that long texts take a time proportional to their length
 _NAME = r"[^\W\d_]{1,30}(?:['’-][^\W\d_]{1,30}){0,2}"
 _NAMES = rf"((?:{TITLE} ){{0,3}}{_NAME}(?: (?:{TITLE} ){{0,2}}{_NAME}){{0,2}})"
 _CAPITAL = r"(?-i:(?![a-zß-ÿ]))"  # case is ignored elsewhere
-_HELLO = (
-    r"(?:hi|hello|hey|hiya|dear|good (?:morning|afternoon|evening|day)|hallo|moin|servus|grüezi|liebe[rs]?"
-    r"|guten (?:tag|morgen|abend)|sehr geehrte[rs]?|bonjour|bonsoir|salut|ch[eè]re?|hola|buen día"
-    r"|buen[oa]s (?:días|tardes|noches)|estimad[oa]|querid[oa]|ciao|buongiorno|gentile|ol[áa])(?: again| nochmals?)?"
-)
-_THANKS = r"(?:thanks|thank you|many thanks|welcome|sorry|danke|vielen dank|merci|gracias)"
-_FAREWELL = (
-    r"(?:regards|wishes|best|sincerely|faithfully|cheers|yours|gr[üu](?:ß|ss)en?|gru(?:ß|ss)|[lv]g|mfg|cordialement"
-    r"|bien à (?:vous|toi)|saludos?|atentamente|saluti)"
-)
-_GENERIC_WORDS = (
-    "me there all team everyone everybody sir madam customer guys folks again friend friends support service you "
-    "both ladies gentlemen mate buddy colleague colleagues much so very for your contacting waiting valued kunde "
-    "kundin kunden zusammen leute damen interessent tous toutes client cliente clients señores todos todas equipo "
-    "amigo amiga yes no sure ok okay sorry thanks thank unfortunately great perfect hello hi hey well please "
-    "alright absolutely certainly however also currently first then now actually welcome yeah correct right good "
-    "sadly ja nein gut gerne leider danke bitte genau natürlich hallo oui non bien merci désolé malheureusement "
-    "parfait bonjour salut sí claro gracias hola perfecto lamentablemente vale bueno not glad happy afraid here "
-    "back using having trying i we it the that this is what how today tomorrow monday tuesday wednesday thursday "
-    "friday saturday sunday can could would when where why who which if just do does did are was have has need "
-    "want let my our bye im ive id am thx und ich wir der die das ist je nous vous le la les yo su el los"
-)
+_HELLO = any_of("greetings") + "(?: again| nochmals?)?"
+_THANKS, _FAREWELL = any_of("thanks"), any_of("farewells")
+_GENERIC = frozenset(WORDS["generic"].split())
 """Words at the places of names that are not names."""
-_GENERIC = frozenset(_GENERIC_WORDS.split())
 
 Whose = Literal["speaker", "listener", "either"]
 _SENTENCE = r"(?:^|[.!?:,\n])[ \n]{0,3}"
