@@ -156,7 +156,7 @@ def _describe_generator(folder: Path, config: dict[str, Any]) -> Description | N
     if known is None and not tokenizer.chat_template:
         return None
     how, vocabulary = known or Prompting(), tokenizer.get_vocab()
-    tokens = [vocabulary.get(name) for name in (how.token, how.against) if name is not None]
+    tokens = [vocabulary.get(name) for name in (how.token, how.against) if name]
     if None in tokens:
         raise _unsupported(folder, f"has no token {how.token} or {how.against}", "choose another re-ranker")
     settings = dict(zip(("true_token_id", "false_token_id"), tokens, strict=False))
@@ -165,8 +165,8 @@ def _describe_generator(folder: Path, config: dict[str, Any]) -> Description | N
         kind="pairs",
         layers=(HeadLayer("LogitScore", folder, settings),),
         output=how.activation,
-        prompts=how.prefixes,
-        pair_parts=how.parts,
+        prompts=(how.prefixes[0], how.prefixes[1]),
+        pair_parts=(tuple(how.parts[0]), tuple(how.parts[1])),
         chat=None if any(how.parts) else Chat(required=True, template=how.template),
     )
 

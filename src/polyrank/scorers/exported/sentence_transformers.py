@@ -26,35 +26,6 @@ OURS = (
     "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling", "*_Dense", "*_LayerNorm",
     "*_Normalize", "router_config.json", "query_*", "document_*", CARD,
 )  # fmt: skip  # all files of such a folder
-USAGE = """\
----
-{header}
----
-
-# {title} for ranking replies
-
-Exported by polyrank.
-
-## How to load it
-
-```python
-{code}
-```
-
-Join the turns of a context by `{separator}`.{turns} Texts are cut at {n} tokens.
-"""
-ENCODER = """\
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-context = model.encode_query("Hello!{separator}Where is my parcel?")
-replies = model.encode_document(["It arrives today.", "You are welcome."])
-print(model.similarity(context, replies))"""
-RERANKER = """\
-from sentence_transformers import CrossEncoder
-
-model = CrossEncoder("path/to/this/folder")
-print(model.rank("Hello!{separator}Where is my parcel?", ["It arrives today.", "You are welcome."]))"""
 POOLING = {
     "first": "cls_token",
     "last": "lasttoken",
@@ -241,10 +212,9 @@ def _card(path: Path, texts: BackboneTexts, pairs: bool) -> str:
     header = ["library_name: sentence-transformers", f"pipeline_tag: {task}", *kept]
     _, *sections = re.split(r"^(?=## )", card[header_part.end() if header_part else 0 :], flags=re.MULTILINE)
     others = "".join(section for section in sections if not section.startswith("## How to load it"))
-    usage = USAGE.format(
+    template = Path(__file__).parent / ("reranker.md" if pairs else "encoder.md")
+    usage = template.read_text("utf-8").format(
         header="\n".join(header),
-        title="Cross-encoder" if pairs else "Sentence encoder",
-        code=(RERANKER if pairs else ENCODER).format(separator=texts.separator),
         separator=texts.separator,
         turns=_turns(texts),
         n=texts.policy.max_context_tokens,
