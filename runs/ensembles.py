@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from papers.combining import by_z_score
+from papers.combining import by_z_score, reranker_alone
 
 from polyrank.evaluation import Evaluation, paired_test, read_scores, summarise
 from polyrank.ranking.metrics import placement_of
 from polyrank.ranking.statistics import holm
-from polyrank.scorers.two_stage import Combine, reranker_alone
+from polyrank.scorers.two_stage import Combine
 
 FORMS: dict[str, Combine] = {"alone": reranker_alone, "raw": np.add, "z-score": by_z_score}
 

@@ -7,9 +7,15 @@ Eq. 3 and s of Eq. 5. The paper states no other normalisation than the sigmoid o
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.scorers.two_stage import Combine, reranker_alone
+from polyrank.scorers.two_stage import Combine
 
 Floats = NDArray[np.float32]
+
+
+def reranker_alone(first: Floats, second: Floats) -> Floats:
+    """The second stage decides alone."""
+    del first
+    return second
 
 
 def as_printed(retrieved: Floats, reranked: Floats) -> Floats:

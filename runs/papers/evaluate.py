@@ -16,6 +16,7 @@ import numpy as np
 from combining import COMBINE
 from groups import group_candidates
 from response_map import MapEncoder
+from two_stage import TwoStageScorer
 
 from polyrank import Encoder, Example, Scorer, evaluate_models, load, read_task, resolve_contestants
 from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
@@ -26,7 +27,7 @@ from polyrank.loading.runs import Contestant
 from polyrank.models import Convert
 from polyrank.models.convert.network import Probe
 from polyrank.scorers.open import load_stage
-from polyrank.scorers.two_stage import SHORTLIST, TwoStageScorer
+from polyrank.scorers.two_stage import SHORTLIST
 
 
 def main() -> None:

@@ -39,8 +39,8 @@ from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
-from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.training.ranker import validation_figures
+from two_stages import Summed
 
 CONTEXTS = [["my wifi is down"], ["hi", "the bill is high, very high"], ["red light"]]
 LISTS = [["router thanks", "bill", "wifi wifi wifi wifi"], ["bill"], ["green light", "my wifi is down"]]
@@ -167,7 +167,7 @@ def encoder(backbone: Path, precision: Precision = "fp32") -> EncoderScorer:
 def test_two_stages_read_a_context_once(deep_backbone: Path, reader: str, joined_layers: int) -> None:
     contexts, lists = [*CONTEXTS, CONTEXTS[0]], [*LISTS, ["bill"]]
     alone, late = (scorer(deep_backbone, reader, joined_layers) for _ in range(2))
-    both = TwoStageScorer(encoder(deep_backbone), late, combine=np.add)
+    both = Summed(encoder(deep_backbone), late)
     read = texts_read(late, "context")
     first = encoder(deep_backbone).score(contexts, lists)
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_two_stages_that_are_closed_leave_no_memory(deep_backbone: Path) -> None
     gc.collect()
     gc.disable()
     try:
-        both = TwoStageScorer(encoder(deep_backbone), scorer(deep_backbone), combine=np.add)
+        both = Summed(encoder(deep_backbone), scorer(deep_backbone))
         both.score(CONTEXTS, LISTS)
         networks = [weakref.ref(scorer.networks[0].model) for scorer in (both.retriever, both.reranker)]
         del both
@@ -219,7 +219,7 @@ def test_a_late_cross_encoder_reads_contexts_itself_after_another_first_stage(
             else:
                 bert.encoder.layer[1].output.dense.bias[0] += 1e-3
     late = scorer(deep_backbone)
-    both = TwoStageScorer(first.fitted_to(lambda: ["wifi"]), late, combine=np.add)
+    both = Summed(first.fitted_to(lambda: ["wifi"]), late)
     assert not any(layer._forward_pre_hooks for network in first.networks for layer in network.model.modules())
     read = texts_read(late, "context")
     both.score(CONTEXTS, LISTS)
@@ -228,7 +228,7 @@ def test_a_late_cross_encoder_reads_contexts_itself_after_another_first_stage(
 
 def test_a_first_stage_with_changed_weights_gives_no_inputs(deep_backbone: Path) -> None:
     first, late = encoder(deep_backbone), scorer(deep_backbone)
-    both = TwoStageScorer(first, late, combine=np.add)
+    both = Summed(first, late)
     bert: Any = first.networks[0].model.context_tower.backbone.network
     with torch.no_grad():
         bert.encoder.layer[0].output.dense.bias[0] += 1
@@ -241,7 +241,7 @@ def test_a_first_stage_with_changed_weights_gives_no_inputs(deep_backbone: Path)
 
 def test_threads_do_not_mix_what_they_read(deep_backbone: Path) -> None:
     late = scorer(deep_backbone)
-    both = TwoStageScorer(encoder(deep_backbone), late, combine=np.add)
+    both = Summed(encoder(deep_backbone), late)
     contexts = [[" ".join(["wifi", "bill", "hi", "red"][i % 4 :]) + " router" * (i % 7)] for i in range(60)]
     alone = scorer(deep_backbone)
     expected = [alone.score([context], LISTS[:1])[0] for context in contexts]
@@ -344,7 +344,7 @@ def test_a_late_cross_encoder_corrects_its_first_stage(
     late, bi = load_stage(result.model), polyrank.load(first)
     assert isinstance(late, LateScorer)
     assert late.corrects == bi.fingerprint
-    both = TwoStageScorer(bi, late, n_retrieved=4, combine=np.add)
+    both = Summed(bi, late, n_retrieved=4)
     assert validation_figures(both, lists)["MRR"] > validation_figures(bi, lists)["MRR"]
     assert result.fit.best == pytest.approx(validation_figures(both, lists))
     # the frozen layers are still those of the first stage

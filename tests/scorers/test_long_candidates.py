@@ -19,7 +19,7 @@ from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
-from polyrank.scorers.two_stage import TwoStageScorer
+from two_stages import Alone
 
 FILLER = "bananas are green . the light is red . " * 30
 ANSWER = "please restart the router ."
@@ -50,7 +50,7 @@ def scorers(tiny_encoders: dict[str, Path], tiny_backbone: Path) -> dict[str, Sc
     cross = make_scorer(*new_model(CrossConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=["thanks"])[:2])
     encoder = polyrank.load(f"untuned:{tiny_backbone}")
     ranker = Ranker([(EncoderTerm(encoder), (1.0,)), (CrossTerm(cross), (1.0,))])  # type: ignore[arg-type]
-    return {"bi": bi, "cross": cross, "ranker": ranker, "two stages": TwoStageScorer(BM25(), bi)}
+    return {"bi": bi, "cross": cross, "ranker": ranker, "two stages": Alone(BM25(), bi)}
 
 
 def test_every_kind_of_scorer_reads_to_the_end(tiny_encoders: dict[str, Path], tiny_backbone: Path) -> None:

@@ -17,8 +17,8 @@ from polyrank import BM25, Candidate, Context, TfIdf, load
 from polyrank.cli import app
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
-from polyrank.scorers.two_stage import TwoStageScorer
 from processes import run as run_process
+from two_stages import Alone
 
 TEXTS = ["hello", "restart the router", "my wifi is red", "restart the router", "the bill"]
 
@@ -26,7 +26,7 @@ TEXTS = ["hello", "restart the router", "my wifi is red", "restart the router", 
 @pytest.fixture(params=["bm25", "tfidf", "shipped:convert", "untuned", "two stages"])
 def scorer(request: pytest.FixtureRequest, tiny_backbone: Path) -> Scorer:
     if request.param == "two stages":
-        return TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}"), n_retrieved=2)
+        return Alone(BM25(), load(f"untuned:{tiny_backbone}"), n_retrieved=2)
     return load(f"untuned:{tiny_backbone}" if request.param == "untuned" else request.param, device="cpu")
 
 
@@ -101,7 +101,7 @@ def test_the_best_come_first_and_ties_keep_their_order(scorer: Scorer) -> None:
 def test_truncation_is_logged_once(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:
     scorer = load(f"untuned:{tiny_backbone}", max_context_tokens=6)
     scorer.rank("my wifi", ["the bill", "hello"])
-    for reranker in (scorer, TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}", max_context_tokens=6))):
+    for reranker in (scorer, Alone(BM25(), load(f"untuned:{tiny_backbone}", max_context_tokens=6))):
         assert not caplog.messages
         reranker.rank("the bill is too high please", ["hello", "my wifi " * 100])
         reranker.rank("the router is too high please", ["hello"])

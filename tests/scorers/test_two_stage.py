@@ -16,11 +16,12 @@ from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, c
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.two_stage import Combine, TwoStageScorer, reranker_alone
+from polyrank.scorers.two_stage import Combine
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 
-from papers.combining import as_printed, by_z_score
+from papers.combining import as_printed, by_z_score, reranker_alone
+from papers.two_stage import TwoStageScorer
 
 TEXTS = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks", "router light is red", "wifi"]
 POOL = [Candidate(str(i), text) for i, text in enumerate(TEXTS)]
@@ -36,7 +37,7 @@ class Letters(Scorer):
 
 
 def test_a_shortlist_of_all_equals_the_reranker_alone() -> None:
-    both = TwoStageScorer(BM25(), Letters(), n_retrieved=len(TEXTS))
+    both = TwoStageScorer(BM25(), Letters(), n_retrieved=len(TEXTS), combine=reranker_alone)
     for got, want in zip(both.score(CONTEXTS, [TEXTS] * 3), Letters().score(CONTEXTS, [TEXTS] * 3), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -74,19 +75,19 @@ class Fixed(Letters):
 @pytest.mark.parametrize(("n", "reason"), [(0, "is 0; give 1 or more"), (2.5, "= 2.5 is float")])
 def test_the_length_of_a_shortlist_is_a_positive_whole_number(n: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=f"n_retrieved {reason}"):
-        TwoStageScorer(BM25(), Letters(), n_retrieved=n)
+        TwoStageScorer(BM25(), Letters(), n_retrieved=n, combine=reranker_alone)
 
 
 @pytest.mark.parametrize("worst", [-12.0, -1e9])
 def test_close_scores_outside_the_shortlist_do_not_become_ties(worst: float) -> None:
     first = Fixed(a=0.9, b=0.8, c=0.5000002, d=0.5000001, e=0.5)
-    both = TwoStageScorer(first, Fixed(a=worst, b=3.0), n_retrieved=2)  # type: ignore[arg-type]
+    both = TwoStageScorer(first, Fixed(a=worst, b=3.0), n_retrieved=2, combine=reranker_alone)  # type: ignore[arg-type]
     (scores,) = both.score(CONTEXTS[:1], [list("edcab")])
     assert (np.diff(scores) > 0).all()
 
 
 def test_the_order_of_candidates_does_not_matter() -> None:
-    both = TwoStageScorer(TfIdf().fit(TEXTS), Letters(), n_retrieved=3)
+    both = TwoStageScorer(TfIdf().fit(TEXTS), Letters(), n_retrieved=3, combine=reranker_alone)
     order = np.random.default_rng(1).permutation(len(TEXTS))
     whole = both.score(CONTEXTS, [TEXTS] * 3)
     moved = both.score(CONTEXTS, [[TEXTS[i] for i in order]] * 3)
@@ -95,7 +96,8 @@ def test_the_order_of_candidates_does_not_matter() -> None:
 
 
 def test_no_candidates_and_no_shortlist() -> None:
-    assert [len(row) for row in TwoStageScorer(BM25().fit(TEXTS), Letters()).score(CONTEXTS, [[], ["a"], []])] == [
+    both = TwoStageScorer(BM25().fit(TEXTS), Letters(), combine=reranker_alone)
+    assert [len(row) for row in both.score(CONTEXTS, [[], ["a"], []])] == [
         0,
         1,
         0,

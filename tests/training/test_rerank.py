@@ -22,12 +22,12 @@ from polyrank.models.artifacts import read_config
 from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.open import load_stage
-from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
 from polyrank.training.methods import make_step
 from polyrank.training.ranker import new_ranker, validation_figures
 from polyrank.training.rerank import RerankStep
+from two_stages import Summed
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +74,7 @@ def test_the_first_step_ranks_as_the_first_stage(
     lists = read_examples(task["valid"]).examples
     cross, first = load_stage(result.model), polyrank.load(encoders["poly"])
     assert all((scores == 0).all() for scores in cross.score([e.query for e in lists], [e.candidates for e in lists]))
-    both = TwoStageScorer(first, cross, n_retrieved=4, combine=np.add)
+    both = Summed(first, cross, n_retrieved=4)
     for own, alone in zip(
         both.score([e.query for e in lists], [e.candidates for e in lists]),
         first.score([e.query for e in lists], [e.candidates for e in lists]),
@@ -92,14 +92,14 @@ def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders:
     assert begin["first_stage_loss"] == pytest.approx(begin["loss"])  # the network starts with scores of zero
     assert end["loss"] < end["first_stage_loss"]
     assert 0 < end["n_found"] <= len(trained["examples"])
-    both = TwoStageScorer(first, cross, n_retrieved=4, combine=np.add)
+    both = Summed(first, cross, n_retrieved=4)
     reached = validation_figures(both, trained["lists"])
     assert reached["MRR"] > alone["MRR"]
     # the figures of the run are those of both stages
     best = trained["result"].fit.best
     assert best == pytest.approx(reached)
     assert trained["result"].test["metrics"]["R@1"] == pytest.approx(
-        validation_figures(TwoStageScorer(first, cross, combine=np.add), trained["lists"])["R@1"]
+        validation_figures(Summed(first, cross), trained["lists"])["R@1"]
     )
 
 
@@ -208,7 +208,7 @@ def test_mining_and_distillation_use_a_correction_only_with_its_first_stage(
         done = CliRunner().invoke(app, [*call, "--from", encoders["bi"], *options])
         assert done.exit_code == 0, done.output
         mined.append(read_examples(output).examples)
-    scorer = TwoStageScorer(polyrank.load(encoders["bi"]), load_stage(second), combine=np.add)
+    scorer = Summed(polyrank.load(encoders["bi"]), load_stage(second))
     for every, kept in zip(*mined, strict=True):
         right, *wrong = scorer.score([every.query], [every.candidates])[0]
         below = [text for text, score in zip(every.candidates[1:], wrong, strict=True) if score < right]

@@ -76,13 +76,11 @@ def open_ranking(
     stages = ref.stages(ref.backend)
     if len(stages) == 1:
         return open_model(ref, device=device, precision=precision, corpus=corpus)
-    from polyrank.scorers.ranker import Ranker
-    from polyrank.scorers.terms.cross import CrossTerm
-    from polyrank.scorers.terms.encoder import EncoderTerm
+    from polyrank.scorers.ranker import corrected
 
     encoder, reranker = (open_model(stage, device=device, precision=precision) for stage in stages)
     assert isinstance(encoder, Encoder), "only encoders' scores are corrected"
-    ranker = Ranker([(EncoderTerm(encoder), (1.0,)), (CrossTerm(reranker), (1.0,))])
+    ranker = corrected(encoder, reranker)
     ranker.name, ranker.relevance = reranker.name, reranker.relevance
     return ranker
 

@@ -28,6 +28,7 @@ from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.terms import term_kind
 from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.protocol import Offer, Term, Weighed
 from polyrank.scorers.two_stage import SHORTLIST, rerank
@@ -280,6 +281,20 @@ def as_ranker(model: Any) -> Ranker:
     ranker = Ranker([(term, (1.0,))])
     ranker.name, ranker.relevance = scorer.name, scorer.relevance
     return ranker
+
+
+def corrected(encoder: Encoder, reranker: Scorer, *, n_retrieved: int = SHORTLIST) -> Ranker:
+    """``g + s``: an encoder, and the sum with a re-ranker that corrects its scores for the best of them.
+
+    Args:
+        encoder: scores everything.
+        reranker: scores the best of it.
+        n_retrieved: how many.
+
+    Source: Tao et al., Building an Efficient and Effective Retrieval-based Dialogue System via Mutual Learning, Eq. 10.
+    """
+    terms: list[Term] = [EncoderTerm(encoder), CrossTerm(reranker)]
+    return Ranker([(term, (1.0,)) for term in terms], n_retrieved=n_retrieved)
 
 
 class _WithCounts(Scorer):

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from polyrank.config.train import TrainConfig
-from polyrank.scorers.protocols import Floats, Scorer
-from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.scorers.ranker import corrected
 from polyrank.training.inputs import Positions
 from polyrank.training.learner import Figures, Loss
 from polyrank.training.steps import ListwiseStep, first_is_right
@@ -34,7 +34,7 @@ class RerankStep:
     """
 
     reranker: ListwiseStep
-    first_stage: Scorer
+    first_stage: Encoder
     n_negatives: int
 
     def prepare(self, rows: Positions, epoch: int) -> tuple[Positions, list[list[str]]]:
@@ -85,4 +85,4 @@ def judged(step: object, scorer: Scorer, settings: TrainConfig) -> Scorer:
     if not isinstance(step, RerankStep):
         return scorer
     assert settings.negatives is not None, "TrainConfig fills them in for methods that rank lists"
-    return TwoStageScorer(step.first_stage, scorer, n_retrieved=1 + settings.negatives.n, combine=np.add)
+    return corrected(step.first_stage, scorer, n_retrieved=1 + settings.negatives.n)

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from polyrank.config.effects import without_effect
 from polyrank.config.recipe import Recipe, recipe_to_dict
 from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, NETWORKS, SEED_FOLDERS
@@ -29,7 +27,7 @@ from polyrank.records import Example
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.scorers.open import load, load_encoder, load_stage
 from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.two_stage import TwoStageScorer
+from polyrank.scorers.ranker import corrected
 from polyrank.storage.document import has_document
 from polyrank.storage.durable import check_replaceable
 from polyrank.training.card import DataPart, describe_part, write_card
@@ -256,7 +254,7 @@ class SeedRun:
         first_stage, scorer = self.plan.recipe.train.method.corrects, load_stage(folder, device=self.device)
         if first_stage is None:
             return scorer
-        return TwoStageScorer(load_encoder(first_stage, device=self.device), scorer, combine=np.add)
+        return corrected(load_encoder(first_stage, device=self.device), scorer)
 
     def _begin(self) -> list[FitResult] | None:
         """Prepare the folder; returns the fits of a finished run that gets no more steps, else None."""
