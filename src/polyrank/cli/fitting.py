@@ -55,7 +55,7 @@ def quickstart(
 def _fit(data: Path, output: Path, json_: bool, **options: Any) -> None:
     from polyrank.devices.memory import keep_freed_memory
     from polyrank.fitting import fit as run
-    from polyrank.fitting.report import HEADINGS
+    from polyrank.fitting.report import HEADINGS, summary
 
     check_resume(options["resume"], options["overwrite"])
     keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
@@ -65,6 +65,7 @@ def _fit(data: Path, output: Path, json_: bool, **options: Any) -> None:
         fitted = run(data, output, **options, show=lambda line: _show(line.cells()))
     for name, minutes in fitted.report["untried"].items():
         notify(f"not tried: {name}" + ("" if minutes is None else f", about {minutes:.1f} minutes"))
+    notify(" ".join(summary(fitted.report).paragraphs))
     if json_:
         print(json.dumps(fitted.report, ensure_ascii=False))
     notify(f"wrote {output}; read {output / 'report.html'}; next: polyrank serve {output}")

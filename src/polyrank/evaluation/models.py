@@ -120,8 +120,7 @@ def evaluate_models(
             notify(f"wrote {file}")
         precisions.setdefault(model.group, set()).add(scorer.precision)
         named = [(model.name, scorer), *((term.name, term) for term in getattr(scorer, "parts", ()))]
-        stated = {name: part.fingerprint for name, part in named if part.fingerprint}
-        fingerprints.setdefault(model.group, {}).update(stated)
+        fingerprints.setdefault(model.group, {}).update((name, p.fingerprint) for name, p in named if p.fingerprint)
         scored.append(ModelScores(model.group, (model.seed,), (result,)))
         for cut in filter(None, scorer.cut):
             remedy = "; `max_candidate_tokens` and `max_context_tokens` set the lengths" if settable else ""

@@ -106,7 +106,7 @@ def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
         figures: ready for JSON; see ``polyrank.fitting.fit``.
     """
     answers = [_answers(figures, right) for right in (True, False)]
-    sections = [_summary(figures), _steps(figures), _data(figures), *answers, _by_hand(figures)]
+    sections = [summary(figures), _steps(figures), _data(figures), *answers, _by_hand(figures)]
     title = f"polyrank fit {figures['settings']['data']}"
     text = "\n\n".join([f"# {title}", *(section.markdown() for section in sections)])
     first, *others = (section.html() for section in sections)
@@ -170,7 +170,8 @@ def percent(figure: Mapping[str, float], *, signed: bool = False) -> str:
     return "{:{s}.1f} ({:{s}.1f} to {:{s}.1f})".format(*(100 * figure[n] for n in ("mean", "low", "high")), s=sign)
 
 
-def _summary(figures: Mapping[str, Any]) -> Section:
+def summary(figures: Mapping[str, Any]) -> Section:
+    """The result in a few sentences, and its figures next to those of BM25."""
     test, threshold = figures["test"], figures["threshold"]
     ranker, bm25 = test["ranker"], test["BM25"]
     first, other = (percent(figure_of(one, "R@1")).replace(" ", "% ", 1) for one in (ranker, bm25))

@@ -29,8 +29,7 @@ _DAY = r"(?:3[01]|[12]\d|0?[1-9])"
 _CURRENCY = any_of("currencies")
 _SUM = r"\d{1,3}(?:[.,' \u00a0]\d{3})*(?:[.,]\d\d)?(?!\d)|\d+(?:[.,]\d\d)?(?!\d)"
 _CUE = any_of("cues") + (  # that a number of an order or a case follows
-    r"[\w-]{0,20}\.?"
-    r"(?: (?:number|no|nr|id|code|de|n[°º]|nummer|num[ée]ro|número|ist|is|es|est)\b\.?){0,3}[ :]{0,3}#?"
+    r"[\w-]{0,20}\.?(?: (?:number|no|nr|id|code|de|n[°º]|nummer|num[ée]ro|número|ist|is|es|est)\b\.?){0,3}[ :]{0,3}#?"
 )
 # repetitions are bounded, so that long texts take a time proportional to their length
 _WORD = r"(?-i:[^\W\d_a-zß-ÿ])[^\W\d_]{0,30}(?:['’-][^\W\d_]{1,30}){0,2}"  # with a capital
