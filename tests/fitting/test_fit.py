@@ -78,6 +78,7 @@ def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     assert not any((support / "runs").glob("*"))
 
 
+@pytest.mark.deep
 def test_the_server_has_the_report(stopped: tuple[Path, Fitted]) -> None:
     folder, fitted = stopped
     with serving(folder / "support") as running, running.client() as client:
@@ -98,6 +99,7 @@ def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> 
     assert all(one["reasons"] for one in shown)
 
 
+@pytest.mark.deep
 def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(stopped: tuple[Path, Fitted]) -> None:
     folder, fitted = stopped
     steps = folder / "support" / "steps"

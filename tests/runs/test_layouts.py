@@ -59,7 +59,9 @@ ENCODERS = [name for name in LAYOUTS if re.search("encoder|decoder|mbedding", na
 REFUSED = ("messages", "two poolings", "truncated", "without the prompts")
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if i % 4 else ()) for i, name in enumerate(ENCODERS)]
+)
 def test_a_training_starts_at_the_scores_of_the_loaded_model(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
