@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,12 @@ class Running:
         children: list[int] = []
         for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
             children += map(int, (thread / "children").read_text().split())
-        return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        workers = []
+        for pid in children:
+            with suppress(FileNotFoundError):  # it has just ended
+                if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    workers.append(pid)
+        return workers
 
     @property
     def address(self) -> tuple[str, int]:

@@ -189,12 +189,6 @@ def test_client_blocks_run_as_printed(home: Path, tmp_path: Path, monkeypatch: p
         assert len(names["query"]) == 256
         names.clear()
         gc.collect()  # closes the sockets that the clients leave open
-        if node := shutil.which("node"):
-            (script,) = blocks("docs/clients.md", "js")
-            command = [node, "--input-type=module", "-e", script.replace(ADDRESS, running.url)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            assert len(done.stdout.splitlines()) == 3
 
 
 def shortened(words: list[str]) -> list[str]:

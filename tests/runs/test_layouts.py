@@ -74,7 +74,7 @@ def test_a_training_starts_at_the_scores_of_the_loaded_model(
             new_model(config, policy, seed=1, sample=DOCUMENTS)
         return
     model, texts, resolved = new_model(config, policy, seed=1, sample=DOCUMENTS)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("polyrank")]
     wanted = theirs(folder)
     save_model(tmp_path / "saved", model, texts, resolved)
     for scorer in (EncoderScorer(model, texts), load(tmp_path / "saved", device="cpu")):
