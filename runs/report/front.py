@@ -101,7 +101,7 @@ def speed() -> str:
             f"{ms(search['fast'])} ms",
             f"scoring all: {ms(search['exact'])} ms",
         ],
-        ["add a candidate to that million, durably", f"{ms(search['add 1'])} ms", ""],
+        ["add a candidate to that million, durably, with the lock held", f"{ms(search['add 1'])} ms", ""],
         [
             "encode a context, ten best of 100,000, Poly-64",
             f"{ms(respond['Poly-64'])} ms",

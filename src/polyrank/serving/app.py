@@ -21,8 +21,8 @@ from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import Server
-from polyrank.serving.dialects import CohereError, TeiError
-from polyrank.serving.errors import COHERE, TEI, HttpError, http_error, of_validation
+from polyrank.serving.dialects import CohereError, OllamaError, TeiError
+from polyrank.serving.errors import COHERE, OLLAMA, TEI, HttpError, http_error, of_validation
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import OPEN, Guard
 from polyrank.serving.jobs import OverloadedError
@@ -206,7 +206,7 @@ def _describe(app: FastAPI) -> None:
             return app.openapi_schema
         document = generate()
         shapes = document.setdefault("components", {}).setdefault("schemas", {})
-        for model in (ErrorAnswer, CohereError, TeiError):
+        for model in (ErrorAnswer, CohereError, OllamaError, TeiError):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             shapes |= schema.pop("$defs", {})
             shapes[model.__name__] = schema
@@ -214,7 +214,8 @@ def _describe(app: FastAPI) -> None:
         shapes.pop("ValidationError", None)
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         for path, methods in document["paths"].items():
-            shape = "CohereError" if path in COHERE else "TeiError" if path in TEI else "ErrorAnswer"
+            kinds = {"CohereError": COHERE, "TeiError": TEI, "OllamaError": OLLAMA}
+            shape = next((kind for kind, paths in kinds.items() if path in paths), "ErrorAnswer")
             content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape}"}}}
             for operation in methods.values():
                 operation["responses"] |= {

@@ -25,18 +25,10 @@ from pydantic_core import PydanticCustomError
 from polyrank.serving.wire import Name, RequestId, ScoreRequest, ServedName, Text, TextList, Usage
 
 NO_EFFECT = {
-    *(
-        "additional_data",
-        "cache_salt",
-        "drop_params",
-        "extra_body",
-        "is_truncated",
-        "keep_alive",
-        "metadata",
-        "modality",
-    ),
-    *("mm_processor_kwargs", "options", "overlap_tokens", "priority", "request_id", "return_len", "timeout", "user"),
-}
+    "additional_data", "cache_salt", "drop_params", "extra_body", "is_truncated", "keep_alive", "metadata",
+    "mm_processor_kwargs", "modality", "options", "overlap_tokens", "priority", "request_id", "return_len", "timeout",
+    "user",
+}  # fmt: skip
 UNUSUAL = re.compile(r"[^\w.-]", re.ASCII)
 
 CohereMeta = Annotated[dict[str, JsonValue], Field(description="Version and billed units, as in Cohere's API.")]
@@ -67,10 +59,16 @@ TopN = Annotated[Number | None, Field(ge=0, description="Number of results; 0 or
 ReturnTexts = Annotated[Flag, Field(description="Whether results include the texts.")]
 
 
+def _may_be_null(schema: dict[str, Any]) -> None:
+    """State in a JSON schema that null is the same as a field that is left out."""
+    for name in schema["properties"].keys() - {*schema.get("required", ())}:
+        schema["properties"][name] = {"anyOf": [schema["properties"][name], {"type": "null"}]}
+
+
 class Dialect(BaseModel):
     """The fields that requests of several services have."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=_may_be_null)
     names_models: ClassVar[bool] = True  # otherwise the service has one model, and clients may send any name
     model: Name = None
     max_tokens: Number | None = Field(
@@ -442,10 +440,15 @@ class TeiInfo(BaseModel):
     version: str = Field(description="Version of polyrank.")
 
 
-class TeiError(BaseModel):
-    """An error in the format of text-embeddings-inference."""
+class OllamaError(BaseModel):
+    """An error in Ollama's format."""
 
     error: str = Field(description="The problem and how to fix it.")
+
+
+class TeiError(OllamaError):
+    """An error in the format of text-embeddings-inference."""
+
     error_type: str = Field(description="Depends on the status.")
 
 

@@ -21,6 +21,7 @@ ModelName = Annotated[
     str | None, Query(description="Name of a model, for requests with texts; omitted: the first that re-ranks.")
 ]
 
+NAME_IN_PATH = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
 
@@ -119,7 +120,8 @@ for _path in ("/rerank", *RERANKS):
         rerank,
         methods=["POST"],
         summary="Texts, best first, in the formats of Cohere, Jina, text-embeddings-inference, vLLM and others",
-        response_model=CohereRerankAnswer | list[TeiResult],
+        response_model=CohereRerankAnswer | list[TeiResult] | dict[str, Any],
+        openapi_extra={"parameters": [NAME_IN_PATH]} if "{" in _path else None,
     )
 
 
