@@ -62,7 +62,9 @@ ReturnTexts = Annotated[Flag, Field(description="Whether results include the tex
 def _may_be_null(schema: dict[str, Any]) -> None:
     """State in a JSON schema that null is the same as a field that is left out."""
     for name in schema["properties"].keys() - {*schema.get("required", ())}:
-        schema["properties"][name] = {"anyOf": [schema["properties"][name], {"type": "null"}]}
+        alone = schema["properties"][name]
+        shown = {key: alone.pop(key) for key in ("title", "description", "default") if key in alone}
+        schema["properties"][name] = {"anyOf": [alone, {"type": "null"}], **shown}
 
 
 class Dialect(BaseModel):
