@@ -21,7 +21,7 @@ ModelName = Annotated[
     str | None, Query(description="Name of a model, for requests with texts; omitted: the first that re-ranks.")
 ]
 
-NAME_IN_PATH = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+NAME_IN_PATH = {"name": "name", "in": "path", "required": True, "description": "A model.", "schema": {"type": "string"}}
 router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
 
