@@ -13,7 +13,7 @@ import pytest
 import polyrank
 from polyrank import Fitted
 from polyrank.config.names import SAMPLE
-from polyrank.errors import UsageError
+from polyrank.errors import DataError, UsageError
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
 from polyrank.fitting.recipes import planned_trainings
 from polyrank.fitting.report import Line
@@ -134,6 +134,22 @@ def test_an_earlier_fit_and_other_files_stay(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.jsonl does not exist"):
         polyrank.fit(tmp_path / "none.jsonl", tmp_path / "new")
     assert (tmp_path / "thesis.txt").read_text("utf-8") == "years"
+
+
+def test_data_that_cannot_be_read_leave_nothing_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "one.jsonl").write_text('{"context": ["hi"], "response": "yes?"}\n', "utf-8")
+    for name in ("empty.csv", "one.jsonl", "none.csv"):
+        with pytest.raises((DataError, UsageError)):
+            polyrank.fit(tmp_path / name, tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+
+
+def test_an_earlier_fit_is_continued_or_replaced(stopped: tuple[Path, Fitted]) -> None:
+    _, fitted = stopped
+    with pytest.raises(UsageError, match=r"holds a fit; pass `resume=True` to continue it, or `overwrite=True`"):
+        polyrank.fit(SAMPLE, fitted.folder)
+    assert (fitted.folder / "report.json").exists()
 
 
 def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:

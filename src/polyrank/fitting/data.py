@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.recipe import DataConfig
-from polyrank.data import (
-    choose_speaker,
-    frequent_replies,
-    read_pool,
-    split,
-    write_split,
-)
+from polyrank.data import choose_speaker, frequent_replies, read_pool, split, write_split
 from polyrank.data.examples import kind_of
 from polyrank.data.language import detect, not_english
 from polyrank.data.published import as_candidates
@@ -113,7 +107,7 @@ def make_parts(source: Path, folder: Path, notify: Notify) -> dict[str, Any]:
         try:
             extension("chats")([str(source), "-o", str(chats), "--yes", "--overwrite"], "polyrank fit")
         except SystemExit as error:
-            raise DataError(f"{source} cannot be read as chats: {error.__cause__ or error}") from error
+            raise DataError(f"{source} cannot be read as chats, for the reason above") from error
         source = chats
     parts = split(source, notify=notify)
     notify(f"{source}: {parts.report}")

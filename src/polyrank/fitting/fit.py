@@ -18,7 +18,7 @@ from polyrank.bench import describe_machine
 from polyrank.config.starter_recipe import best_start
 from polyrank.data import write_pool
 from polyrank.devices.choice import choose_device
-from polyrank.errors import DataError, UsageError
+from polyrank.errors import DataError, PolyrankError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
 from polyrank.fitting.budget import Budget, make_clock
@@ -112,6 +112,8 @@ def fit(
     if not (minutes > 0 and (ms is None or ms > 0)):
         raise UsageError(f"{minutes:g} minutes and {ms} ms; give numbers above 0")
     if not resume:
+        if not overwrite and (folder / "steps").is_dir():
+            raise UsageError(f"{folder} holds a fit; pass `resume=True` to continue it, or `overwrite=True`")
         check_replaceable(folder, own_files=OWN_FILES, replace=overwrite)
     make_folders(folder)
     budget = Budget(minutes, clock=make_clock(on_processor=choose_device(device).type == "cpu"))
@@ -119,7 +121,12 @@ def fit(
         for path in () if resume else (path for name in OWN_FILES if name != LOCK for path in folder.glob(name)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         run = FitRun(folder, budget, ms, device, show, progress, report, notify)
-        run.read(Path(data), catalogue)
+        try:
+            run.read(Path(data), catalogue)
+        except PolyrankError:
+            if not resume:  # nothing is there yet that a corrected call could continue
+                shutil.rmtree(folder)
+            raise
         try:
             run.run()
         except (KeyboardInterrupt, InterruptedTraining) as stop:

@@ -63,8 +63,7 @@ def _may_be_null(schema: dict[str, Any]) -> None:
     """State in a JSON schema that null is the same as a field that is left out."""
     for name in schema["properties"].keys() - {*schema.get("required", ())}:
         alone = schema["properties"][name]
-        shown = {key: alone[key] for key in ("title", "description", "default") if key in alone}
-        schema["properties"][name] = {"anyOf": [alone, {"type": "null"}], **shown}
+        schema["properties"][name] = {"description": alone["description"], "anyOf": [alone, {"type": "null"}]}
 
 
 class Dialect(BaseModel):
