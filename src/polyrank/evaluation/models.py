@@ -114,8 +114,7 @@ def evaluate_models(
             _report_absent_answers(task, result, notify)
         if file is not None and is_rank_zero():
             about = {} if model.seed is None else {"seed": str(model.seed)}
-            about |= {"precision": scorer.precision} if scorer.precision else {}
-            about |= {"fingerprint": scorer.fingerprint} if scorer.fingerprint else {}
+            about |= {name: value for name in ("precision", "fingerprint") if (value := getattr(scorer, name))}
             write_scores(file, result, scorer=model.name, model=model.group, data=task.source, **about)
             notify(f"wrote {file}")
         precisions.setdefault(model.group, set()).add(scorer.precision)

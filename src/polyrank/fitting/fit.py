@@ -184,9 +184,8 @@ class FitRun:
         self._step("shipped", {}, self._shipped)
         self._step("terms", {}, self._terms)
         n_tests = min(len(self.data.tests), MAX_TESTS)  # to encode and rank as the lists before; then the threshold
-        self.budget.reserved = (self.budget.minutes - self.budget.left) * n_tests / len(
-            self.data.lists
-        ) + self.tuned_in / 2
+        spent = self.budget.minutes - self.budget.left
+        self.budget.reserved = spent * n_tests / len(self.data.lists) + self.tuned_in / 2
         for one in planned:
             if self.budget.left > 0:
                 self._train(one)

@@ -1,6 +1,7 @@
 """The ASGI app: routes inside a guard, errors in the shapes that clients expect, and startup and shutdown."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -204,7 +205,8 @@ def _describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema:
             return app.openapi_schema
-        document = generate()
+        # a body may fit several formats: the first whose fields it has reads it
+        document: dict[str, Any] = json.loads(json.dumps(generate()).replace('"oneOf":', '"anyOf":'))
         shapes = document.setdefault("components", {}).setdefault("schemas", {})
         for model in (ErrorAnswer, CohereError, OllamaError, TeiError):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     JsonValue,
     Tag,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -32,8 +33,9 @@ NO_EFFECT = {
 UNUSUAL = re.compile(r"[^\w.-]", re.ASCII)
 
 CohereMeta = Annotated[dict[str, JsonValue], Field(description="Version and billed units, as in Cohere's API.")]
-Flag = Annotated[bool, Field(strict=False)]  # some clients send "true"
-Number = Annotated[int, Field(strict=False)]
+LENIENT = WithJsonSchema({"type": ["boolean", "number", "string"]})  # some clients send "true", or 1
+Flag = Annotated[bool, Field(strict=False), LENIENT]
+Number = Annotated[int, Field(strict=False), LENIENT]
 SIDE = r"(?i)^([\w-]+[._])?(query|passage|document|candidate)$|^(classification|clustering|text-matching|separation)$"
 
 
@@ -95,8 +97,7 @@ class Dialect(BaseModel):
     @property
     def unknown(self) -> list[str]:
         """Names of fields that may have an effect elsewhere, as messages quote them."""
-        names = sorted(set(self.model_extra or ()) - NO_EFFECT)
-        return [UNUSUAL.sub("?", name[:40]) for name in names[:8]]
+        return [UNUSUAL.sub("?", name[:40]) for name in sorted({*(self.model_extra or ())} - NO_EFFECT)[:8]]
 
     @classmethod
     def sent(cls, name: str) -> str:
@@ -344,7 +345,7 @@ class Embed(Dialect):
         validation_alias=AliasChoices("normalize", "normalized"),
         description="Whether vectors are scaled to length 1. Also normalized.",
     )
-    late_chunking: Literal[False] = Field(default=False, description="Must be false.")
+    late_chunking: Annotated[Literal[False], LENIENT] = Field(default=False, description="Must be false.")
 
     @property
     def listed(self) -> list[str]:
