@@ -288,6 +288,7 @@ def _child(fault: Fault, folder: Path, tests: list[str], unfit: set[str]) -> Non
         *(f"--deselect={test}" for test in sorted(unfit)),
     ]
     plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:cov", "--hypothesis-seed=0"]
+    plugins += ["-m", "not deep and not scripts"]  # the tests of the README's command
     plugins += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # modules imported before the fork
     base = [f"--basetemp={temporary / 'pytest'}", "--doctest-modules"]
     code = 0

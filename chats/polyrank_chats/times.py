@@ -216,6 +216,6 @@ def date_form(values: Iterable[Any]) -> tuple[DateForm, bool]:
     sizes = {order: sum(log1p(abs(step.days)) for step in held) for order, held in steps.items()}
     usual = "month" if sign == "/" and in_halves else "day"
     best = min(sizes, key=lambda order: (round(sizes[order], 6), order != usual, order == "year"))
-    zero = timedelta()
-    sorted_by = [o for o, held in steps.items() if any(held) and (min(held) >= zero or max(held) <= zero)]
+    zero, usable = timedelta(), {best, "day", "month"}  # a year of two digits seldom comes first
+    sorted_by = [o for o in steps if o in usable and any(s := steps[o]) and (min(s) >= zero or max(s) <= zero)]
     return DateForm(best, language), sorted_by != [best] and not (sign == "." and best == "day")

@@ -13,7 +13,7 @@ from babel.dates import format_date, format_datetime, format_time
 from polyrank_chats import import_chats
 from polyrank_chats.errors import DataError
 from polyrank_chats.names import NAMES
-from polyrank_chats.times import date_form, read_time
+from polyrank_chats.times import DateForm, date_form, read_time
 
 Write = Callable[[str, Any], Path]
 AFTERNOON = [datetime.datetime(2024, month, 12 + month, 15, 4) for month in range(1, 13)]
@@ -132,8 +132,20 @@ def test_reported_dates() -> None:
 
 @pytest.mark.parametrize("year", ["24", "2024"])
 @pytest.mark.parametrize(
-    "days", [("2/1", "2/2", "3/1"), ("2/1", "2/1", "2/2", "2/2", "3/1"), ("12/9", "12/10", "12/10", "12/11")]
+    ("days", "is_guess"),
+    [
+        (("2/1", "2/2", "3/1"), False),
+        (("2/1", "2/1", "2/2", "2/2", "3/1"), False),
+        (("12/9", "12/10", "12/10", "12/11"), True),  # may be days of three months
+        (("2/1", "2/1"), True),
+    ],
 )
-def test_the_order_of_rows_decides_us_dates(year: str, days: tuple[str, ...]) -> None:
-    form, _ = date_form([f"{day}/{year}" for day in days])
-    assert form.order == "month"
+def test_the_order_of_rows_decides_the_order_of_numbers(year: str, days: tuple[str, ...], is_guess: bool) -> None:
+    if len({*days}) > 1:
+        assert date_form([f"{day}/{year}" for day in days]) == (DateForm("month"), is_guess)
+    turned = [f"{'/'.join(day.split('/')[::-1])}/{year}" for day in days]
+    assert date_form(turned) == (DateForm("day"), is_guess)
+
+
+def test_two_digits_of_the_year_may_come_first() -> None:
+    assert date_form(["24/2/1", "24/2/2", "24/3/1"]) == (DateForm("year"), False)

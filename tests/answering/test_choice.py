@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from polyrank.answering.conditions import Conditions, search_until_kept
-from polyrank.answering.diversity import choose_diverse, near_copy_key, word_similarity
+from polyrank.answering.diversity import choose_diverse, near_copy_key, vector_similarity, word_similarity
 from polyrank.answering.replies import Replies
 from polyrank.data import read_examples
 from polyrank.data.same_words import same_words
@@ -94,6 +94,36 @@ def test_diverse_replies_are_a_subset_of_the_best_in_order(scored: list[tuple[st
     assert [reply.id for reply in choose_diverse(ranked, k, word_similarity(texts), 1.0)] == [
         str(row) for row in sorted({near_copy_key(text): i for i, text in reversed([*enumerate(texts)])}.values())[:k]
     ]
+
+
+@given(st.integers(0, 9999), st.integers(1, 7), st.floats(0, 1))
+def test_each_diverse_reply_is_the_best_of_the_formula(seed: int, k: int, relevance: float) -> None:
+    generator = np.random.default_rng(seed)
+    texts = [" ".join(generator.choice([*"abcdefgh"], generator.integers(1, 6))) for _ in range(9)]
+    vectors = generator.normal(size=(9, 3)).astype(np.float32)
+    scores = np.sort(generator.normal(5.0, 3.0, 9))[::-1]
+    ranked = [Ranked(str(i), f"reply {'x' * i}", score) for i, score in enumerate(scores.tolist())]
+    unit = [vector / np.linalg.norm(vector) for vector in vectors.astype(np.float64)]
+    words = [set(text.split()) for text in texts]
+    for similarity, alike in (
+        (vector_similarity(vectors), lambda a, b: float(unit[a] @ unit[b])),
+        (word_similarity(texts), lambda a, b: len(words[a] & words[b]) / len(words[a] | words[b])),
+    ):
+        scaled = (scores - scores.min()) / (scores.max() - scores.min())
+        chosen: list[int] = []
+        while len(chosen) < k:
+            values = {
+                row: relevance * scaled[row]
+                - (1 - relevance) * max((alike(row, other) for other in chosen), default=0.0)
+                for row in range(9)
+                if row not in chosen
+            }
+            best, *rest = sorted(values.values(), reverse=True)
+            if rest and best - rest[0] < 1e-5:  # rounding may choose the other
+                return
+            chosen.append(max(values, key=values.__getitem__))
+        found = choose_diverse(ranked, k, similarity, relevance)
+        assert [int(reply.id) for reply in found] == sorted(chosen)
 
 
 def test_an_opposite_reply_is_preferred_to_an_unrelated_one() -> None:

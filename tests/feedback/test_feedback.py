@@ -448,6 +448,47 @@ def test_a_conversation_has_one_name_and_stays_together(tmp_path: Path) -> None:
     assert len(set.union(*where)) == 12
 
 
+def test_the_longest_known_beginning_decides_the_conversation() -> None:
+    """Several conversations begin alike; facts about the customer are a part of the beginning."""
+
+    def asked(n: int, first: str = "question") -> tuple[str, ...]:
+        return (first, *(turn for i in range(n) for turn in ("text a", f"and {i}?")))
+
+    requests = [
+        use("r0", Context(asked(0)), "taken", "a", conversation="one"),
+        use("r1", Context(asked(1)), "taken", "a", conversation="two"),
+        use("r2", Context(asked(2)), "taken", "a"),  # continues "two", which continues what "one" began
+        use("r3", Context(asked(3)), "taken", "a"),
+        use("r4", Context((*asked(1)[:-1], "what else?")), "taken", "a"),  # continues "one"
+        use("r5", Context(asked(1, "other")), "taken", "a"),
+        use("r6", Context(asked(2, "other")), "taken", "a"),
+        use("r7", Context(asked(0), ("a fact",)), "taken", "a"),
+        use("r8", Context(asked(1), ("a fact",)), "taken", "b"),
+        use("r9", Context(asked(1), ("another fact",)), "taken", "b"),
+    ]
+    exported = examples(requests).examples
+    assert [example.id for example in exported] == [
+        "one#0", "two#0", "two#1", "two#2", "one#1", "r5#0", "r5#1", "r7#0", "r7#1", "r9#0"
+    ]  # fmt: skip
+    filled = [
+        RequestFeedback(Shown(id_, (Reply("a", text="{order} is sent"),), Context(turns)), Outcome(id_, "taken", "a"))
+        for id_, turns in (("s", ("Where is AR-12345?",)), ("t", ("Where is AR-12345?", "AR-12345 is sent", "when?")))
+    ]
+    assert [example.id for example in examples(filled).examples] == ["s#0", "s#1"]
+
+
+def test_all_requests_of_a_context_without_an_answer_are_counted() -> None:
+    requests = [use(id_, context, "refused") for id_, context in (("r", "hi"), ("s", "bye"), ("t", "hi"), ("u", "hi"))]
+    reason = "all replies were refused, and no right reply is known"
+    assert examples(requests).left_out == {reason: 4}
+    unknown = [replace(one, shown=replace(one.shown, replies=(Reply("a"), Reply("b")))) for one in requests]
+    exported = examples(unknown, refused=True)
+    assert exported.left_out == {"all replies were refused, and none of their texts is known": 4}
+    assert exported.n_unknown == 8
+    (example,) = examples(requests[:1], refused=True, texts={"a": "a newer text"}).examples
+    assert example.candidates[0] == "text a"  # as it was shown
+
+
 # the report
 
 

@@ -623,6 +623,22 @@ def test_many_right_answers_leave_the_ranks_of_the_wrong_ones_full() -> None:
     assert {example.candidates[1:] for example in found.examples} == {tuple(wrong)}
 
 
+def test_an_example_with_many_right_answers_may_be_any_of_a_batch() -> None:
+    """The texts to read and the draws depend on the example, not on its place in a batch."""
+    right = tuple(f"reset {number}" for number in range(40))
+    asked = [Example((f"hello {n}",), ("bye",), (0,)) for n in range(40)]
+    asked[3] = asked[35] = Example(("how do i reset",), right, (*range(40),))
+    asked += [Example((f"hello {n}",), ("bye",), (0,)) for n in range(40, 70)]
+    pool = [*right, "bye", *(f"reset or {word}" for word in ("hello", "hi", "what"))]
+    found = mine(asked, from_pool(BM25(), pool), HardNegatives(n_negatives=3, last_rank=3))
+    assert found.n_short == 0
+    assert [set(found.examples[row].candidates[40:]) for row in (3, 35)] == [set(pool[-3:])] * 2
+    drawn = mine(asked, from_pool(BM25(), pool), HardNegatives(n_negatives=2, last_rank=20)).examples
+    texts = [e.candidates[1:] for e in drawn if len(e.candidates) == 3]
+    assert len({row[0] for row in texts[:32]}) > 1
+    assert texts[:28] != texts[31:59]
+
+
 def test_right_answers_may_be_named_by_id(tmp_path: Path) -> None:
     rows = [{"context": ["hello there"], "relevant_ids": ["r1"]}, {"context": ["bye"], "relevant_ids": ["r2"]}]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")

@@ -48,6 +48,34 @@ def test_lists_of_one_dialogue_are_fitted_and_tested_apart() -> None:
     assert fit_relevance(scores, relevant, ["a"] * 100).error < 0.1  # no other dialogue is left to fit on
 
 
+def test_lists_of_any_length_are_the_pairs_of_their_groups() -> None:
+    """Lists of one candidate each, in the groups of their lists, have the same relevance and the same error."""
+    generator = np.random.default_rng(3)
+    scores, relevant = lists_of(60)
+    cut = [int(n) for n in generator.integers(1, 11, 60)]
+    groups = [f"d{n}" for n in generator.integers(0, 17, 60)]
+    lists, right = (
+        [row[:n] for row, n in zip(scores, cut, strict=True)],
+        [[i for i in some if i < n] for some, n in zip(relevant, cut, strict=True)],
+    )
+    whole = fit_relevance(lists, right, groups)
+    pairs = [
+        ([value], [0] if i in some else [])
+        for row, some in zip(lists, right, strict=True)
+        for i, value in enumerate(row)
+    ]
+    alone = fit_relevance(*zip(*pairs, strict=True), np.repeat(groups, cut))
+    assert alone == whole
+    spread = fit_relevance(lists, right)  # each list alone is fitted or tested
+    assert spread == fit_relevance(lists, right, range(60)) != whole
+
+
+def test_an_error_of_bins_by_hand() -> None:
+    """1 is in the last bin; the bins weigh by their pairs."""
+    assert calibration_error([1.0, 0.95], [0, 1]) == pytest.approx(0.475)
+    assert calibration_error([0.05, 0.05, 0.05, 0.45], [0, 0, 1, 0]) == pytest.approx((0.85 + 0.45) / 4)
+
+
 @pytest.mark.parametrize("relevant", [(), (0, 1)])
 def test_lists_without_right_or_wrong_candidates_are_refused(relevant: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match=f"{5 * len(relevant)} of 10 candidates are right; give lists with"):

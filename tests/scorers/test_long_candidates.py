@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import polyrank
 from polyrank import BM25, Candidate, Context, Example
-from polyrank.config.models import CrossConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.models import new_model
 from polyrank.scorers.chunks import Chunked, split
 from polyrank.scorers.load import make_scorer
@@ -76,6 +76,54 @@ def test_a_document_counts_as_its_best_chunk(tiny_backbone: Path) -> None:
     first = Chunked(scorer, 1)
     assert max(map(len, first.chunks(Context((QUERY,)), LATE))) < len(LATE) / 4
     assert (first.unread, chunked.unread) == ({LATE}, set())
+
+
+def test_each_of_several_long_candidates_counts_as_its_own_best_chunk(
+    tiny_encoders: dict[str, Path], tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [LATE, f"{ANSWER} {FILLER * 2}", "thanks", OTHER, LATE, f"{FILLER}{ANSWER}", ANSWER]
+    for name, scorer in scorers(tiny_encoders, tiny_backbone).items():
+        if scorer.chooser is not scorer:
+            continue
+        chunked, chunks = Chunked(scorer), Chunked(scorer).chunks
+        for asked in (QUERY, "thanks"):
+            wanted = [scorer.score([asked], [chunks(Context((asked,)), text)])[0].max() for text in texts]
+            (found,) = chunked.score([asked], [texts])
+            np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=name)
+            both = chunked.score([asked, "hello"], [texts, texts[::-1]])  # each context its own list
+            np.testing.assert_allclose(both[0], wanted, atol=1e-5, err_msg=name)
+    every = chunks(Context((QUERY,)), LATE)
+    for most in (1, 2, 3):
+        few = Chunked(scorers(tiny_encoders, tiny_backbone)["bi"], most)
+        read = few.chunks(Context((QUERY,)), LATE)
+        assert len([one for one in read if read.index(one) < most]) == most
+        assert read[:most] == every[:most]
+        end = max(LATE.index(one) + len(one) for one in read[:most])
+        assert all(LATE.index(one) + len(one) <= end for one in read)
+        few.chunks(Context((QUERY,)), OTHER)
+        assert few.unread == {LATE, OTHER}
+    monkeypatch.setattr("polyrank.scorers.chunks.MAX_REMEMBERED", 2)
+    for text in (LATE, OTHER, f"{LATE} again"):
+        few.chunks(Context((QUERY,)), text)
+    assert few.unread == {f"{LATE} again"}  # of those that are remembered
+
+
+def test_only_the_network_that_truncates_reads_chunks(tiny_backbone: Path) -> None:
+    """A candidate is split if one of several networks would cut it, and counts of cut texts stay as they were."""
+    config, policies = (
+        BiConfig(backbone=str(tiny_backbone)),
+        [TextPolicy(max_context_tokens=32, max_candidate_tokens=n) for n in (16, 100)],
+    )
+    short, long = (make_scorer(*new_model(config, policy, seed=1, sample=["hi"])[:2]) for policy in policies)
+    text = "the light is red . my wifi is down . it did that . please restart the router . thanks"
+    for parts in ((short, long), (long, short)):
+        ranker = Ranker([(EncoderTerm(part), (1.0,)) for part in parts])  # type: ignore[arg-type]
+        assert len(Chunked(ranker).chunks(Context((QUERY,)), text)) > 1
+    assert Chunked(long).chunks(Context((QUERY,)), text) == [text]
+    short.score([QUERY], [["thanks " * 40]])
+    before = [set(cut.candidates) for cut in short.cut]
+    Chunked(short).chunks(Context((QUERY,)), text)
+    assert [set(cut.candidates) for cut in short.cut] == before != [set()] * len(before)
 
 
 def test_what_fits_is_read_whole(tiny_encoders: dict[str, Path], tiny_backbone: Path) -> None:

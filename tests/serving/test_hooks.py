@@ -21,12 +21,15 @@ pytest.importorskip("fastapi", reason="polyrank[serve] is not installed")
 import polyrank
 from polyrank.config.serving import HookSettings, ServingSettings, read_serving
 from polyrank.errors import ConfigError, UsageError
-from polyrank.serving.desks import DESKS, message_of
+from polyrank.ranking.abstention import Abstention
+from polyrank.scorers.ranker import as_ranker
+from polyrank.serving.desks import DESKS, MAX_AGE_S, message_of
 from polyrank.serving.routes.hooks import read_secret
 from servers import serving
 
 CALLS = Path(__file__).parent / "hooks"
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
+UNKNOWN = ["hello, anybody there?", "zzz"]
 SECRET, TOKENS = "s3cret", {"chatwoot": "token", "zendesk": "ada@example.org/token:token", "intercom": "token"}
 BASIC = base64.b64encode(TOKENS["zendesk"].encode()).decode()
 # the request that adds a note: method, path, header with the token
@@ -78,9 +81,15 @@ def desk() -> Iterator[Desk]:
 
 @pytest.fixture(scope="module")
 def index(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("hooks") / "index"
-    polyrank.build_index(path, polyrank.load(f"untuned:{tiny_backbone}"), REPLIES)
-    return path
+    folder = tmp_path_factory.mktemp("hooks")
+    ranker = as_ranker(polyrank.load(f"untuned:{tiny_backbone}"))
+    good, bad = (ranker.rank(turns, REPLIES, 1)[0].score for turns in (["my wifi is down"], UNKNOWN))
+    talk = ranker.rank(["hello, anybody there?", "my wifi is down"], REPLIES, 1)[0].score
+    assert bad < min(good, talk)
+    ranker.abstention = Abstention("score", (bad + min(good, talk)) / 2)
+    ranker.save(folder / "ranker")
+    polyrank.build_index(folder / "index", polyrank.load(folder / "ranker"), REPLIES)
+    return folder / "index"
 
 
 def signed(kind: str, body: bytes, secret: str = SECRET, age: float = 0.0) -> dict[str, str]:
@@ -123,8 +132,47 @@ def test_calls_and_notes_have_the_forms_of_their_help_desk(kind: str) -> None:
     assert (note.method, note.path, note.authorization) == NOTES[kind]
     assert text_of(kind, note.body) == "1 < 2\n3"
     assert all(message_of(desk, json.dumps(other).encode()) is None for other in others(kind, json.loads(body)))
+    if desk.time:  # clocks differ in both directions
+        for age, admitted in (
+            (MAX_AGE_S - 9, True),
+            (9 - MAX_AGE_S, True),
+            (MAX_AGE_S + 9, False),
+            (-MAX_AGE_S - 9, False),
+        ):
+            headers = {name.lower(): value for name, value in signed(kind, body, age=age).items()}
+            assert desk.admits(SECRET, headers, body, time.time()) is admitted, age
+        assert not desk.admits(SECRET, headers | {desk.time: "soon"}, body, time.time())
     hostile = replace(asked, place=tuple("../x?" for _ in asked.place))
     assert ".." not in desk.note(hostile, "a", "t", settings).path.replace("..%2Fx%3F", "")
+
+
+def test_a_call_of_intercom_has_all_turns() -> None:
+    call = json.loads((CALLS / "intercom.json").read_bytes())
+    item = call["data"]["item"]
+    (last,) = item["conversation_parts"]["conversation_parts"]
+    bodies = ["<p>which router?</p>", None, " ", "the <b>red</b> one &amp; <br>old"]
+    kinds = ["admin", "bot", "admin"]
+    for kind in ("user", "lead", "contact"):
+        parts = [
+            last | {"body": body, "author": {"type": one}} for body, one in zip(bodies, [*kinds, kind], strict=True)
+        ]
+        changed = item | {"conversation_parts": {"conversation_parts": parts}}
+        asked = message_of(DESKS["intercom"], json.dumps(call | {"data": {"item": changed}}).encode())
+        assert asked is not None
+        assert [" ".join(turn.split()) for turn in asked.turns] == [
+            "hello, anybody there?", "which router?", "the red one & old"
+        ]  # fmt: skip
+    changed = item | {"source": item["source"] | {"body": None}, "conversation_parts": {"conversation_parts": [last]}}
+    for topic in ("conversation.user.created", "conversation.user.replied"):
+        asked = message_of(DESKS["intercom"], json.dumps(call | {"topic": topic, "data": {"item": changed}}).encode())
+        assert asked is not None
+        assert asked.turns == ("my wifi is down",)
+    changed = item | {"conversation_parts": {"conversation_parts": []}}  # a new conversation
+    asked = message_of(DESKS["intercom"], json.dumps(call | {"data": {"item": changed}}).encode())
+    assert asked is not None
+    assert asked.turns == ("hello, anybody there?",)
+    note = DESKS["zendesk"].note(replace(asked, place=("7",)), "a", "token of an app", HookSettings())
+    assert note.authorization == ("authorization", "Bearer token of an app")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +231,8 @@ def test_a_message_leads_to_a_private_note(kind: str, desk: Desk, index: Path, t
             assert refused.status_code == 502
             assert f"did not accept the note (status {status}); check url" in refused.text
         desk.status = 200
+        unknown = body.replace(b"my wifi is down", UNKNOWN[-1].encode())
+        assert send(unknown, signed(kind, unknown)).json() == {"noted": False}  # no reply is good enough
         assert len(desk.requests) == n_notes + 2
 
 

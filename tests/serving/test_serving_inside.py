@@ -527,9 +527,16 @@ def test_vectors_and_scores_are_of_the_encoder_that_made_the_present_index(
         return encoder.score(["hi"], [REPLIES])[0].tolist()  # type: ignore[no-any-return]
 
     polyrank.build_index(path, encoders[0], REPLIES)
-    with inside({"m": str(path)}) as client:
-        for encoder in (encoders[0], encoders[1], encoders[0]):
-            polyrank.build_index(path, encoder, REPLIES, overwrite=True)
+    with inside({"m": str(path), "alone": name, "again": str(path)}) as client:
+        for number, encoder in enumerate((encoders[0], encoders[1], encoders[0])):
+            polyrank.build_index(path, encoder, [*REPLIES, *map(str, range(number))], overwrite=True)
+            assert len(post(client, "/v1/respond", context="hi", k=9, model="again")["results"]) == 5 + number
+            rows = {
+                row["id"]: (row["fingerprint"], row.get("n_candidates"))
+                for row in client.get("/v1/models").json()["data"]
+            }
+            now = (encoder.fingerprint, 5 + number)  # of all names that share the index, and of no other
+            assert rows == {"m": now, "alone": (encoders[0].fingerprint, None), "again": now}
             (vector,) = encoder.encode_candidates(["new"])
             assert post(client, "/v1/embeddings", input="new")["data"][0]["embedding"] == pytest.approx(
                 vector.tolist(), abs=1e-5
@@ -548,6 +555,50 @@ def test_vectors_and_scores_are_of_the_encoder_that_made_the_present_index(
             scores(encoders[1]), abs=1e-5
         )
         assert client.post("/v1/respond", json={"context": "hi"}).status_code == 500
+
+
+def test_tasks_of_several_options_are_each_as_alone(index: Path, tiny_encoders: dict[str, Path]) -> None:
+    """A batch of requests that differ in everything, in mixed order: each result is the one without the others."""
+    served = Served("m", str(index))
+    contexts = [Context((text,)) for text in ("my wifi is down", "pay the bill", "hello hi", "the bill")]
+    responds = [
+        RespondTask(context, k, filter, allow_echo=echo, diverse=diverse)
+        for context, k, filter, echo, diverse in (
+            (contexts[0], 1, None, False, False), (contexts[1], 3, 'team = "tech"', False, False),
+            (contexts[1], 5, None, True, False), (contexts[2], 4, None, False, False),
+            (contexts[0], 2, None, False, True), (contexts[3], 3, None, False, True),
+            (contexts[1], 2, None, False, True),
+            (contexts[3], 2, 'team = "tech"', False, False), (contexts[3], 5, None, True, False),
+        )
+    ]  # fmt: skip
+    scores = [
+        ScoreTask(context, texts, most)
+        for context, texts, most in (
+            (contexts[0], REPLIES, None), (contexts[1], [LONG, "thanks", f"{LONG} pay"], 1),
+            (contexts[2], ["thanks"], 1), (contexts[3], [LONG], None),
+            (contexts[0], [LONG, LONG], 2), (contexts[1], REPLIES[:2], 1),
+        )
+    ]  # fmt: skip
+    embeds = [
+        EmbedTask(texts, forms)
+        for texts, forms in (
+            ([("query", "hi"), ("document", "hi"), ("query", LONG)], ()), ([("document", "thanks")], ("float",)),
+            ([("document", "pay"), ("query", "the bill")], ("unit-float", "float")), ([("query", "hi")], ("float",)),
+        )
+    ]  # fmt: skip
+
+    def rounded(result: Any) -> Any:
+        """A result without its duration, with rounded numbers."""
+        values = asdict(result)
+        values.pop("model_ms", None)
+        numbers = re.compile(rb"-?\d+\.\d+(?:e-?\d+)?")
+        text = json.dumps(values, default=lambda one: one.tolist() if isinstance(one, np.ndarray) else one.decode())
+        return numbers.sub(lambda found: b"%.4f" % (float(found[0]) + 0.0), text.encode())
+
+    for tasks in (responds, scores, embeds):
+        together = served.compute(tasks)  # type: ignore[arg-type]  # of one kind
+        assert list(map(rounded, together)) == [rounded(served.compute([task])[0]) for task in tasks]  # type: ignore[list-item]
+    assert [one.cut for one in served.compute(scores)] == [False, True, False, False, True, False]
 
 
 def test_explanations(client: TestClient, index: Path) -> None:
@@ -962,6 +1013,35 @@ def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
     keys.replace(Keys.read(tmp_path / "keys"))
     assert not keys.admit(f"Bearer {'k' * 16}".encode())
     assert keys.admit(b"Bearer other-key-of-mine")
+
+
+def test_each_key_of_a_file_has_its_own_name_right_and_filter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = [f"{letter * 15}{n}" for n, letter in enumerate("kmnopq")]
+    lines = [
+        secrets[0], "", f"web read {secrets[1]}", "# none", f"  shop\twrite  {secrets[2]}   team = \"a b\" and n > 2  ",
+        f"other read {secrets[3]} n = 1", secrets[4], f"last write {secrets[5]}",
+    ]  # fmt: skip
+    (tmp_path / "keys").write_text("\r\n".join(lines), "utf-8-sig")
+    for mode, warned in ((0o600, False), (0o640, False), (0o644, True), (0o620, True)):
+        (tmp_path / "keys").chmod(mode)
+        caplog.clear()
+        keys = Keys.read(tmp_path / "keys")
+        assert ("other users can" in caplog.text) is warned, oct(mode)
+    found = [keys.admit(f"Bearer {secret}".encode()) for secret in secrets]
+    assert [(key.name, key.right, key.filter and str(key.filter)) for key in found if key] == [
+        ("key-1", "write", None), ("web", "read", None), ("shop", "write", 'team = "a b" and n > 2'),
+        ("other", "read", "n = 1"), ("key-7", "write", None), ("last", "write", None),
+    ]  # fmt: skip
+    for secret in (secrets[0][:-1], secrets[0] + "x", "web", "k" * 15 + "1", ""):
+        assert keys.admit(f"Bearer {secret}".encode()) is None
+    for again in ("key-1", "web", "last"):
+        (tmp_path / "keys").write_text("\n".join([*lines, f"{again} read {'z' * 16}"]), "utf-8")
+        with pytest.raises(UsageError, match=f"two keys with the name {again}; use distinct names"):
+            Keys.read(tmp_path / "keys")
+    for line in ("web admin " + "z" * 16, "web read", "a b c d", f"web  {'z' * 16}"):
+        (tmp_path / "keys").write_text(f"{secrets[0]}\n{line}\n", "utf-8")
+        with pytest.raises(UsageError, match=r"line 2 of .* is not a key; write KEY, NAME read KEY or NAME"):
+            Keys.read(tmp_path / "keys")
 
 
 def test_a_key_may_see_and_change_only_what_passes_its_filter(name: str, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import polyrank
 from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
 from polyrank.slots import data_in, fill, people_in, sent_template, template, values_of
+from polyrank.slots.people import mentions
+from polyrank.slots.templates import READ, TURNS
 from polyrank.text import BackboneTexts
 from polyrank.text.offsets import candidate_spans
 
@@ -96,6 +98,12 @@ def test_greetings_without_a_name(text: str) -> None:
          {"email": "a@b.example", "customer": "Zoe", "agent": "Sam"}),
         (["Mon numéro est le 06 12 34 56 78, je m'appelle Zoe\u0308."], {"phone": "06 12 34 56 78", "customer": "Zoë"}),
         (["My order is {order}"], {}),
+        (["Where is AR-12345?", *["ok"] * (TURNS - 1)], {"order": "AR-12345"}),
+        (["Where is AR-12345?", *["ok"] * TURNS], {}),
+        (["ok"] * TURNS + ["Where is AR-12345?"], {"order": "AR-12345"}),
+        (["AR-12345 " + "." * READ, "." * READ + " on 3 May"], {"date": "3 May"}),
+        (["I'm Zoe", "I'm Sam", "ok", "ok", "I'm Zoe Miller", "Sam Lee here. I'm Sam Lee", "ok"],
+         {"customer": "Zoe", "agent": "Sam"}),
     ],
 )  # fmt: skip
 def test_the_values_that_a_context_tells(turns: list[str], known: dict[str, str]) -> None:
@@ -133,6 +141,36 @@ def test_a_model_may_read_slots_in_place_of_values(tiny_backbone: Path) -> None:
     assert again.candidate_ids(raw) == plain.candidate_ids(raw)
     assert copy.deepcopy(slotted).candidate_ids(raw) == plain.candidate_ids(made)
     assert slotted.key != plain.key
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown", "made"),
+    [
+        ("AR-12345: 3 May.", ["Hi.", "{order}: {date}."], "{order}: {date}."),
+        (": 3 May.", ["{order}: {date}."], ": {date}."),  # nothing is in the first slot
+        ("AR-12345: .", ["{order}: {date}."], "{order}: ."),
+        ("Call 0800 123 456 or 0800 123 457, or 0800 123 458.", ["Or 0800 123 457?", "Call 0800 123 456."],
+         "Call 0800 123 456 or 0800 123 457, or {phone}."),
+        ("Hi Al, it is sent. Regards\nBo", ["Sent."], "Hi {customer}, it is sent. Regards\n{agent}"),
+        ("Room 4711 or 4712 or 4713", ["It is 4711 or so", "It is 4712"], "Room 4711 or 4712 or {number}"),
+    ],
+)  # fmt: skip
+def test_a_sent_reply_is_the_shown_one_or_has_slots(sent: str, shown: list[str], made: str) -> None:
+    assert sent_template(sent, shown) == made
+
+
+def test_people_are_named_by_each_word_and_numbered_by_kind() -> None:
+    people = {"zoe": "customer", "zoe-ann": "customer", "al": "agent", "may": "agent", "will": "customer"}
+    text = (
+        "Zoe-Ann, 3 May to 4 May: Al's here. May's too. May I? Ask May, will she?"
+        " Mail zoe@x.example at 5 pm, 6 pm, 5 pm"
+    )
+    found = [one[0] for one in mentions(text, people, ["may", "will"])]
+    assert found == ["Zoe-Ann", "May", "May", "Al", "May", "May", "zoe"]
+    assert template(text, people, common=["may", "will"]) == (
+        "{customer}, {date} to {date_2}: {agent}'s here. {agent}'s too. May I? Ask {agent}, will she?"
+        " Mail {email} at {time}, {time_2}, {time}"
+    )
 
 
 def test_gaps_stay_visible() -> None:

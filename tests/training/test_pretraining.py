@@ -30,7 +30,7 @@ from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.learner import Learner
 from polyrank.training.loop import fit
 from polyrank.training.optimizer import make_optimizer
-from polyrank.training.pretraining import PretrainFit, pretrain
+from polyrank.training.pretraining import PretrainFit, pretrain, tokens
 from polyrank.training.pretraining.batches import (
     NO_TARGET,
     Batches,
@@ -181,7 +181,12 @@ def test_the_thousand_most_frequent_characters_are_known() -> None:
 # texts as ids
 
 
-def test_pairs_come_from_the_dialogues(pairs: Pairs, subwords: Subwords) -> None:
+@pytest.mark.parametrize("n_at_a_time", [1, 7, 1000])
+def test_pairs_come_from_the_dialogues(
+    n_at_a_time: int, dialogues: Path, subwords: Subwords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "ROWS", n_at_a_time)
+    pairs = open_pairs(dialogues, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
     separator = subwords.end_id
     expected = []
     for row in corpus():
@@ -191,6 +196,10 @@ def test_pairs_come_from_the_dialogues(pairs: Pairs, subwords: Subwords) -> None
             expected.append((context, turns[i]))
     ids = (np.asarray(pairs.ids) >> 1).tolist()
     assert [(ids[a:b], ids[c:d]) for a, b, c, d, _ in pairs.table.tolist()] == expected
+    keys = [key for *_, key in pairs.table.tolist()]
+    same = {(one == other) == (a == b) for (_, one), a in zip(expected, keys, strict=True)
+            for (_, other), b in zip(expected[:9], keys[:9], strict=True)}  # fmt: skip
+    assert same == {True}
 
 
 def test_pairs_are_made_once_and_again_when_damaged(dialogues: Path, subwords: Subwords, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.data import resolve_data
 from polyrank.negatives.hard import collect_right_answers
-from polyrank.negatives.random import RandomNegatives, right_answers
+from polyrank.negatives.random import RandomNegatives, right_answers, text_key
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, learn_subwords, load_subwords
@@ -64,9 +64,18 @@ def test_an_empty_file_is_refused_like_in_memory(tmp_path: Path) -> None:
     assert said == [f"{path}: holds no rows; give a file with at least one"] * 2
 
 
-@given(st.lists(examples(), min_size=1, max_size=8))
-def test_stored_examples_equal_the_read_ones(tmp_path_factory: pytest.TempPathFactory, rows: list[Example]) -> None:
-    path = tmp_path_factory.mktemp("stored") / "train.jsonl"
+@given(st.lists(examples(), min_size=1, max_size=8), st.sampled_from([1, 2, 3, 1000]), st.booleans())
+def test_stored_examples_equal_the_read_ones(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Example], n_at_a_time: int, collide: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mapped_examples, "ROWS", n_at_a_time)
+        if collide:  # of all contexts, whose texts decide then
+            patch.setattr(mapped_examples, "_key", lambda context: 7)
+        check_stored_examples(tmp_path_factory.mktemp("stored") / "train.jsonl", rows)
+
+
+def check_stored_examples(path: Path, rows: list[Example]) -> None:
     write_examples(path, rows)
     wanted = [right_first(example) for example in rows if example.relevant]
     if not wanted:
@@ -127,6 +136,10 @@ def test_files_of_a_folder_form_one_set_and_are_stored_once(tmp_path: Path) -> N
     assert list(stored(folder)) == wanted
     assert (made / "texts.bin").stat().st_mtime_ns == before
     assert len(stored(folder / "part-*.parquet")) == 4  # part of another folder
+    last = (folder / "part-2.jsonl").read_text("utf-8")
+    (folder / "part-2.jsonl").write_text(last.replace("r5", "r6"), "utf-8")
+    assert [example.response for example in stored(folder)] == ["r0", "r1", "r2", "r3", "r4", "r6"]
+    (folder / "part-2.jsonl").write_text(last, "utf-8")
     with (made / "texts.bin").open("r+b") as stream:
         stream.write(b"X")
     assert list(stored(folder, notify=said.append)) == wanted
@@ -322,6 +335,7 @@ def test_all_right_answers_are_known_from_disk(
     n_at_a_time: int, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped_examples, "MANY", n_at_a_time)
+    monkeypatch.setattr(stored_tokens, "EXAMPLES", n_at_a_time)
     texts = BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 512)
     for name, rows in (("pairs", ANSWERED[:4]), ("candidates", ANSWERED[4:])):
         write_rows(tmp_path / f"{name}.jsonl", rows)
@@ -333,6 +347,11 @@ def test_all_right_answers_are_known_from_disk(
         assert disk.allowed.tolist() == memory.allowed.tolist()
         assert disk.candidates.tokens.ids.tolist() == memory.candidates.tokens.ids.tolist()
         assert disk.contexts.tokens.ids.tolist() == memory.contexts.tokens.ids.tolist()
+        for chosen in (data, data.choose(np.arange(len(data))[::-1])):
+            known, asked = open_tokens(chosen, texts), [example.query for example in data]
+            for row, example in enumerate(chosen):
+                keys = sorted(map(text_key, right_answers(example, rights)))
+                assert known.rights(row) in ((keys,) if asked.count(example.query) > 1 else (keys, []))
         for row, example in enumerate(data):
             right = right_answers(example, rights)
             assert memory.allowed[row].tolist() == [text not in right for text in memory.columns]

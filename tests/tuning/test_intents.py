@@ -1,6 +1,7 @@
 """Intents: readers of published formats, few-shot parts, the network, the threshold, the folder, the commands."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -474,6 +475,30 @@ def test_few_shot_training_uses_only_the_drawn_utterances() -> None:
     assert first.threshold != fewer.classifier.threshold
 
 
+def test_each_seed_is_a_training_of_its_own() -> None:
+    """The figures of several seeds are those of each alone with the chosen sizes; the best one's head is kept."""
+    splits = IntentSplits(TRAIN, near(90, 7, spread=1.5), near(300, 6, spread=1.5))
+    for options in ({}, {"n_few_shot": 5}):
+        seeds = (3, 1, 2)
+        together = trained(splits, seeds=seeds, **options)
+        config = HeadConfig(**{name: together.figures["chosen"][name] for name in ("hidden_dim", "dropout", "lr")})
+        alone = {seed: trained(splits, seeds=(seed,), grid=[config], **options) for seed in seeds}
+        assert together.figures["seeds"] == [alone[seed].figures["seeds"][0] for seed in seeds]
+        assert len({row["accuracy"] for row in together.figures["seeds"]}) > 1
+        assert same(together.classifier, alone[together.figures["chosen"]["seed"]].classifier)
+
+
+def test_texts_beyond_a_batch_are_encoded_in_their_order(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_encoder(str(models["poly"]), device="cpu")
+    texts, counted = [f"my wifi is {word}" for word in ("down", "red", "high", "green", "it")], list[tuple[int, int]]()
+    whole = encode(encoder, texts)
+    monkeypatch.setattr("polyrank.tuning.intents.classifier.TEXTS_AT_A_TIME", 2)
+    np.testing.assert_allclose(encode(encoder, texts, lambda *counts: counted.append(counts)), whole, atol=1e-6)
+    assert counted == [(2, 5), (4, 5), (5, 5)]
+
+
 def test_figures_come_from_the_test_part() -> None:
     for n_seeds in (1, 3):
         result = trained(IntentSplits(TRAIN, DEV, OTHER_TEST), seeds=tuple(range(n_seeds)))
@@ -493,7 +518,9 @@ def test_figures_come_from_the_test_part() -> None:
         assert figures["out_of_scope"]["recall"] == pytest.approx(rejected[~inside].mean())
         assert figures["out_of_scope"]["precision"] == pytest.approx((~inside)[rejected].mean())
         assert figures["out_of_scope"]["in_scope_accuracy"] == pytest.approx((right & ~rejected)[inside].mean())
-        assert sum(row["count"] for row in figures["most_confused"]) == (~right & inside).sum()
+        wrong = Counter(zip(labels[~right & inside].tolist(), scores.argmax(1)[~right & inside].tolist(), strict=True))
+        assert {("abc".index(row["intent"]), "abc".index(row["classified_as"])): row["count"]
+                for row in figures["most_confused"]} == wrong  # fmt: skip
     alone = trained(IntentSplits(TRAIN, DEV)).figures
     assert (alone["judged_on"], alone["n_test"], alone["accuracy"]) == ("dev", 0, alone["chosen"]["dev"])
     nothing = trained(IntentSplits(TRAIN, DEV, DEV[-30:])).figures  # all out of scope
