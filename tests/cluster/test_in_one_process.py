@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 import ray.train.torch
@@ -166,6 +167,17 @@ def test_each_block_is_encoded_once(tasks: Tasks, model: str, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="vectors of another candidates"):
         encoding.encode(model, TEXTS[:-1], folder, **settings)
     assert encoding.encode(model, TEXTS[:-1], folder, **settings, overwrite=True) == 9
+
+
+def test_each_of_several_models_in_one_process_encodes_its_own_vectors(
+    tasks: Tasks, model: str, mean_pooled_backbone: Path, tmp_path: Path
+) -> None:
+    for number, name in enumerate((model, f"untuned:{mean_pooled_backbone}", model)):
+        encoding.encode(name, TEXTS, tmp_path / f"v{number}", block_size=4, workers=2, device="cpu")
+        encoder, plan = load_encoder(name, device="cpu"), read_plan(tmp_path / f"v{number}")
+        assert (plan.model, plan.fingerprint) == (name, encoder.fingerprint)
+        found = np.concatenate([part for _, part in read_blocks(tmp_path / f"v{number}")])
+        np.testing.assert_allclose(found, encoder.encode_candidates(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{"block_size": 0}, {"block_size": -1}, {"workers": 0}, {"cpus": 0}], ids=str)

@@ -187,6 +187,22 @@ def test_an_index_is_made_with_one_block_in_memory(tmp_path: Path) -> None:
     assert first() is None
 
 
+def test_candidates_of_blocks_are_a_sequence(tmp_path: Path) -> None:
+    candidates = _StoredCandidates(write(tmp_path / "v", 0, 1, 2), PLAN)
+    assert [*candidates] == POOL
+    for at in (-1, -10, 3, 4, 9):
+        assert candidates[at] == POOL[at]
+    for part in (slice(2, 9), slice(None, None, -3), slice(-3, None), slice(0, 0)):
+        assert candidates[part] == POOL[part]
+    for at in (10, -11):
+        with pytest.raises(IndexError):
+            candidates[at]
+    np.testing.assert_array_equal(np.concatenate([candidates.vectors(n) for n in range(3)]), VECTORS)
+    assert digest(POOL) == digest([dataclasses.replace(c, metadata=dict(reversed(c.metadata.items()))) for c in POOL])
+    others = [POOL[::-1], POOL[:-1], [*POOL[:-1], dataclasses.replace(POOL[-1], text="x")]]
+    assert len({digest(POOL), *map(digest, others)}) == 4
+
+
 def test_blocks_of_other_candidates_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "v", 0, 1, 2)
     block_file(folder, 1).replace(block_file(folder, 0))

@@ -16,8 +16,9 @@ from polyrank.config.names import SAMPLE
 from polyrank.errors import DataError, UsageError
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
 from polyrank.fitting.recipes import planned_trainings
-from polyrank.fitting.report import Line
+from polyrank.fitting.report import Line, answers_of
 from polyrank.index import is_index
+from polyrank.scorers.lexical import corpus_of
 from servers import serving
 
 Fit = Callable[..., Fitted]
@@ -97,6 +98,40 @@ def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> 
     assert "<svg" in page
     shown = [one for one in fitted.report["test"]["answers"] if one["right"]]
     assert all(one["reasons"] for one in shown)
+
+
+def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
+    stopped: tuple[Path, Fitted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fitted = stopped
+    report, data = fitted.report, read(folder / "data", folder)
+    ranker = polyrank.load(fitted.folder / "ranker")
+    evaluation = polyrank.evaluate(ranker, data.tests)
+    assert polyrank.summarise(evaluation)["metrics"] == pytest.approx(report["test"]["ranker"]["metrics"], abs=1e-6)
+    best = [
+        one.candidates[int(record.scores.argmax())] for one, record in zip(data.tests, evaluation.records, strict=True)
+    ]
+    answers = [
+        (list(one.context), one.response, text, text == one.response)
+        for one, text in zip(data.tests, best, strict=True)
+    ]
+    shown = [(one["context"], one["said"], one["answer"], one["right"]) for one in report["test"]["answers"]]
+    assert shown == sorted(answers, key=lambda one: not one[3])  # the right ones first, each in the order of the file
+    assert {one[3] for one in shown} == {True, False}
+    monkeypatch.setattr("polyrank.fitting.report.N_ANSWERS", 1)
+    few_shown = answers_of(ranker, data.tests, evaluation, str)
+    assert [one["context"] for one in few_shown] == [
+        next(context for context, *_, right in answers if right is wanted) for wanted in (True, False)
+    ]
+    bm25 = polyrank.evaluate(polyrank.load("bm25", corpus=corpus_of(data.lists)), data.lists)
+    metrics = polyrank.summarise(bm25)["metrics"]
+    line = report["lines"][0]["metrics"]
+    assert {name: line[name]["mean"] for name in line} == pytest.approx(
+        {name: metrics[name] for name in ("MRR", "R@1")}
+    )
+    kept = [one["step"] for one in report["lines"] if one["kept"]]
+    assert len(kept) == len([row for row in report["terms"] if row["weights"]])
+    assert report["data"] == {**data.facts(), "suspects": report["data"]["suspects"]}
 
 
 @pytest.mark.deep

@@ -587,17 +587,18 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, tiny_encoders: 
         )
     ]  # fmt: skip
 
-    def rounded(result: Any) -> Any:
-        """A result without its duration, with rounded numbers."""
-        values = asdict(result)
-        values.pop("model_ms", None)
-        numbers = re.compile(rb"-?\d+\.\d+(?:e-?\d+)?")
+    def parts(results: Sequence[Any]) -> tuple[list[str], list[float]]:
+        """The words of results between their numbers with a point, without durations; and these numbers."""
+        values = [{name: value for name, value in asdict(one).items() if name != "model_ms"} for one in results]
         text = json.dumps(values, default=lambda one: one.tolist() if isinstance(one, np.ndarray) else one.decode())
-        return numbers.sub(lambda found: b"%.4f" % (float(found[0]) + 0.0), text.encode())
+        number = r"-?\d+\.\d+(?:e-?\d+)?"
+        return re.split(number, text), list(map(float, re.findall(number, text)))
 
     for tasks in (responds, scores, embeds):
-        together = served.compute(tasks)  # type: ignore[arg-type]  # of one kind
-        assert list(map(rounded, together)) == [rounded(served.compute([task])[0]) for task in tasks]  # type: ignore[list-item]
+        words, numbers = parts(served.compute(tasks))  # type: ignore[arg-type]  # of one kind
+        others, alone = parts([served.compute([task])[0] for task in tasks])  # type: ignore[list-item]
+        assert words == others
+        assert numbers == pytest.approx(alone, abs=1e-4)
     assert [one.cut for one in served.compute(scores)] == [False, True, False, False, True, False]
 
 
