@@ -56,6 +56,12 @@ def test_dates_of_every_language(language: str) -> None:
         ("mar. 5 mars 2024", "2024-03-05T00:00"),
         ("5 de enero de 2024, 3:04 p. m.", "2024-01-05T15:04"),
         ("Mrz 5 24", "2024-03-05T00:00"),
+        ("5.1.69 15:04", "2069-01-05T15:04"),
+        ("5.1.70 15:04", "1970-01-05T15:04"),
+        ("5 Jan 2024 12:30 am", "2024-01-05T00:30"),
+        ("5 Jan 2024 12:30 pm", "2024-01-05T12:30"),
+        ("5 Jan 2024 11:59:59 pm", "2024-01-05T23:59:59"),
+        ("5 ม.ค. 2490 15:04", "1947-01-05T15:04"),
         ("fe\u0301vr. 5, 2024", "2024-02-05T00:00"),
     ],
 )
@@ -145,6 +151,12 @@ def test_the_order_of_rows_decides_the_order_of_numbers(year: str, days: tuple[s
         assert date_form([f"{day}/{year}" for day in days]) == (DateForm("month"), is_guess)
     turned = [f"{'/'.join(day.split('/')[::-1])}/{year}" for day in days]
     assert date_form(turned) == (DateForm("day"), is_guess)
+
+
+def test_each_step_between_rows_counts_also_if_its_dates_repeat() -> None:
+    """Two days of January alternate, then a day of February; as days of months, all but the last step are a month."""
+    assert date_form([*["1/2/24", "1/3/24"] * 3, "2/3/24"])[0].order == "month"
+    assert date_form([*["2/1/24", "3/1/24"] * 3, "3/2/24"])[0].order == "day"
 
 
 def test_two_digits_of_the_year_may_come_first() -> None:

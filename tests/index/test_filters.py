@@ -457,6 +457,61 @@ def test_filters_for_other_values_of_a_field_read_no_metadata(tmp_path: Path) ->
         own.candidates(read_filter("team = 1").tree, meta)
 
 
+def test_postings_of_several_fields_are_read_in_parts_and_after_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows in several parts, more fields than are kept, rows with several values, an earlier and another index."""
+    monkeypatch.setattr(postings, "ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(postings, "MAX_FIELDS", 2)
+    path, generator = tmp_path / "i", np.random.default_rng(4)
+    choices: list[Any] = ["x", "y", ["x", "x"], ["y", "x", 1], 1, 2.5, True, None, [], "z"]
+    added: list[Candidate] = []
+
+    def more(n: int) -> list[Candidate]:
+        start = len(added)
+        added.extend(
+            Candidate(f"c{i}", "text", {name: choices[int(generator.integers(10))] for name in "abc"})
+            for i in range(start, start + n)
+        )
+        return added[start:]
+
+    def found(own: postings.Postings, text: str, meta: Meta) -> tuple[list[int], bool] | None:
+        candidates = own.candidates(read_filter(text).tree, meta)
+        return None if candidates is None else (candidates[0].tolist(), candidates[1])
+
+    def having(name: str, *values: Any) -> list[int]:
+        held = [c.metadata[name] if isinstance(c.metadata[name], list) else [c.metadata[name]] for c in added]
+        keys = {(type(value) is bool, value) for value in values}
+        return [row for row, own in enumerate(held, 1) if keys & {(type(value) is bool, value) for value in own}]
+
+    def meta() -> Meta:
+        with closing(connect(path, write=False)) as connection:
+            return read_meta(connection, path)
+
+    write_index(path, more(8), vectors_of(generator, 8), fingerprint="f", model="m")
+    own, first = postings.Postings(path), meta()
+    with LocalWriter(path) as writer:
+        for n in (0, 1, 5, 9):
+            writer.add(more(n), vectors_of(generator, n))
+            now = meta()
+            for name, other in (("a", "b"), ("b", "c"), ("c", "a"), ("a", "b")):
+                for value in ("x", "y", 1, 2.5, True, "none"):
+                    rows = having(name, value)
+                    assert found(own, f"{name} = {json.dumps(value)}", now) == (rows, True), (name, value)
+                either = sorted({*having(name, "x", 1), *having(other, "y")})
+                assert found(own, f'{name} in ("x", 1) or {other} = "y"', now) == (either, True)
+                both = sorted({*having(name, "x")} & {*having(other, "y")})
+                assert found(own, f'{name} = "x" and {other} = "y"', now) == (both, True)
+                assert found(own, f'{name} = "x" and {other} > 1', now) == (having(name, "x"), False)
+                assert found(own, f'{name} = "x" or {other} > 1', now) is None
+        assert found(own, 'a = "x"', first) is None  # as of an earlier change
+        assert found(own, 'a = "x"', now) == (having("a", "x"), True)
+    other = postings.Postings(path)
+    write_index(path, added[:3], vectors_of(generator, 3), fingerprint="f", model="m", overwrite=True)
+    assert found(other, 'b = "x"', now) is None  # of the index that was here before
+    assert found(other, 'b = "x"', meta()) == ([row for row in having("b", "x") if row <= 3], True)
+
+
 def test_an_index_that_replaces_another_has_its_own_rows(tmp_path: Path) -> None:
     generator, condition = np.random.default_rng(2), read_filter("lang = 'en'")
     write_index(tmp_path / "i", pool_of(9), vectors_of(generator, 9), fingerprint="f", model="m")

@@ -70,6 +70,14 @@ def test_lists_of_any_length_are_the_pairs_of_their_groups() -> None:
     assert spread == fit_relevance(lists, right, range(60)) != whole
 
 
+def test_the_tested_lists_are_drawn_from_all_places() -> None:
+    """Every fifth list has three right candidates: folds by position would test such lists only, and fit on others."""
+    generator = np.random.default_rng(0)
+    scores = [generator.normal(size=4) for _ in range(200)]
+    right = [[0, 1, 2] if i % 5 == 0 else [int(row.argmax())] for i, row in enumerate(scores)]
+    assert fit_relevance(scores, right).error < 0.08
+
+
 def test_an_error_of_bins_by_hand() -> None:
     """1 is in the last bin; the bins weigh by their pairs."""
     assert calibration_error([1.0, 0.95], [0, 1]) == pytest.approx(0.475)

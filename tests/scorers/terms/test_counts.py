@@ -46,9 +46,10 @@ def test_right_answers_of_the_dialogues_are_counted() -> None:
         Example(("hi",), ("hello", "bye"), (0,)),
         Example(("hey",), ("hello",), (0,)),
         Example(("x",), ("no",)),
+        Example(("who",), ("nobody", "no", "me", "hello"), (1, 3)),  # both are right
     ]
     (term,) = Counts.offered(Offer((), (), dialogues))
-    assert term.of_texts(["hello", "bye", "no"]).tolist() == [2, 0, 0]
+    assert term.of_texts(["hello", "bye", "no", "nobody", "hello"]).tolist() == [3, 0, 1, 0, 3]
     assert list(Counts.offered(Offer((), ()))) == []
 
 
@@ -84,6 +85,8 @@ def test_an_explanation_has_a_separate_share_for_the_count() -> None:
 def test_counts_of_a_catalogue(tmp_path: Path) -> None:
     (tmp_path / "replies.csv").write_text("text,count\nhello,3\nbye,4\n", "utf-8")
     assert catalogue_counts(tmp_path / "replies.csv") == {"hello": 3, "bye": 4}
+    (tmp_path / "twice.csv").write_text("id,text,count\na,hello,3\nb,bye,4\nc,hello,5\n", "utf-8")
+    assert catalogue_counts(tmp_path / "twice.csv") == {"hello": 8, "bye": 4}
     (tmp_path / "replies.jsonl").write_text('{"text": "hello"}\n', "utf-8")
     assert catalogue_counts(tmp_path / "replies.jsonl", default=1) == {"hello": 1}
     with pytest.raises(DataError, match="no field `count`; add a count to each reply"):
