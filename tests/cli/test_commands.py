@@ -15,7 +15,6 @@ import polyrank
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
-from polyrank.cli.console import WorkDisplay
 from polyrank.cli.interrupts import discard_partial_output
 from polyrank.errors import ArtifactError, DataError, PolyrankError
 
@@ -328,14 +327,6 @@ def test_a_chat_marks_the_best_reply_and_goes_on_from_it(
     assert [line.endswith(f"→ {best[0]}") for line in lines[:2]] == [True, False]
     assert lines[1].endswith(f"  {best[1]}")
     assert ["→" in line for line in lines] == [True, False] * 3
-
-
-def test_a_task_has_one_bar_which_shows_its_last_report(capsys: pytest.CaptureFixture[str]) -> None:
-    display = WorkDisplay()
-    for what, done in (("grid, 1 of 3", 1), ("encoding", 0), ("grid, 2 of 3", 2)):
-        display.report(what, done, 3)
-    shown = [(task.description, task.completed, task.total) for task in display.progress.tasks]
-    assert shown == [("grid, 2 of 3", 2, 3), ("encoding", 0, 3)]
 
 
 def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,13 +30,12 @@ from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.learner import Learner
 from polyrank.training.loop import fit
 from polyrank.training.optimizer import make_optimizer
-from polyrank.training.pretraining import PretrainFit, pretrain, tokens
+from polyrank.training.pretraining import pretrain, tokens
 from polyrank.training.pretraining.batches import (
     NO_TARGET,
     Batches,
     MaskedPairs,
     Masking,
-    epoch_order,
     make_batch,
     pair_lengths,
 )
@@ -262,8 +261,8 @@ def test_files_without_pairs_are_refused(write_rows: Callable[..., Path], subwor
 
 
 def order(pairs: Pairs, **settings: Any) -> list[Any]:
-    usual: dict[str, Any] = {"random_half": False, "batch_tokens": 200, "window": 50, "seed": (1, 0, 0)}
-    return epoch_order(pairs.table, TEXT, **usual | settings)
+    usual: dict[str, Any] = {"random_half": False, "batch_tokens": 200, "window": 50, "seed": (1, 0)}
+    return Batches(pairs, TEXT, **usual | settings).epoch(0)
 
 
 def test_an_epoch_has_every_pair_once_within_the_budget(pairs: Pairs) -> None:
@@ -317,7 +316,7 @@ def test_batches_depend_on_seed_and_position_alone(pairs: Pairs) -> None:
     forwards = [one.at(i) for i in range(n)]
     for i in np.random.default_rng(1).permutation(n):
         assert all(np.array_equal(a, b) for a, b in zip(vars_of(forwards[i]), vars_of(other.at(int(i))), strict=True))
-    assert n > one.n_first()  # more than one epoch; each has its own order
+    assert n > len(one.epoch(0))  # more than one epoch; each has its own order
     assert not np.array_equal(forwards[0].rows, batches(4).at(0).rows)
 
 
@@ -327,7 +326,7 @@ def vars_of(chosen: Any) -> list[Any]:
 
 def test_inputs_are_truncated_correctly(pairs: Pairs, subwords: Subwords) -> None:
     text = PretrainText(max_tokens=12, max_response_tokens=4)
-    chosen = epoch_order(pairs.table, text, random_half=False, batch_tokens=120, window=1, seed=(1, 0, 0))[0]
+    chosen = Batches(pairs, text, random_half=False, batch_tokens=120, window=1, seed=(1, 0)).at(0)
     batch = make_batch(pairs, chosen, text, subwords, None, np.random.default_rng(1))
     ids = np.asarray(pairs.ids) >> 1
     for i, (row, response) in enumerate(zip(chosen.rows, chosen.responses, strict=True)):
@@ -476,7 +475,7 @@ def test_out_of_memory_suggests_half_of_the_tokens(
     network.transform.register_forward_pre_hook(lambda *_: torch.empty(2**60))
     learner = Learner(model=network, settings=NetworkTraining(), folder=tmp_path, save_best=lambda _: None)
     with pytest.raises(ResourceError, match=r"tokens do not fit into memory; try train\.micro_batch_tokens=150, "):
-        fit([learner], PretrainStep(network, CPU, source), source, PretrainFit, seed=1, folder=tmp_path, device=CPU)
+        fit([learner], PretrainStep(network, CPU, source), source, seed=1, folder=tmp_path, device=CPU)
 
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:

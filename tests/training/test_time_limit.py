@@ -16,9 +16,8 @@ from polyrank.errors import ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import Network
 from polyrank.training import RunResult, train
-from polyrank.training.fitting import FitResult
 from polyrank.training.learner import Learner, Loss
-from polyrank.training.loop import duration, fit
+from polyrank.training.loop import FitResult, duration, fit
 from train_settings import toy_recipe
 
 
@@ -81,7 +80,7 @@ class Steps:
             evaluate=lambda: {"loss": 1.0, "R@1": self.time},
         )
         (own,) = fit(
-            [learner], self, self, FitResult, seed=1, folder=folder, device=torch.device("cpu"), precision="fp32",
+            [learner], self, self, seed=1, folder=folder, device=torch.device("cpu"), precision="fp32",
             notify=lines.append, clock=self.clock, **settings,
         )  # fmt: skip
         return own, self.network.weight.tolist(), saved

@@ -128,23 +128,6 @@ class ProgressDisplay:
         self.progress.stop()
 
 
-class WorkDisplay(ProgressDisplay):
-    """A progress bar for each task; plain lines if stderr is not a terminal."""
-
-    def __init__(self) -> None:
-        super().__init__(transient=True)
-        self.tasks: dict[str, Any] = {}
-
-    def report(self, what: str, done: int, total: int) -> None:
-        """Update the bar of a task. ``what`` is its name, optionally followed by a comma and a note."""
-        name, comma, _ = what.partition(",")
-        if name not in self.tasks:
-            self.tasks[name] = self.progress.add_task(name, total=total)
-        self.progress.update(self.tasks[name], completed=done, description=what)
-        if not console().is_terminal and (comma or done == total):
-            notify(what)
-
-
 def track(label: str, items: Iterable[Any], total: int | None = None) -> Iterable[Any]:
     """Iterate with a progress bar."""
     from rich.progress import track as rich_track
@@ -216,21 +199,18 @@ def check_plot_path(path: Path | None) -> Path | None:
     return path
 
 
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, n_left: int = 1, title: str | None = None
-) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, n_left: int = 1) -> None:
     """Print a table on stdout.
 
     Args:
         headings: of the columns.
         rows: texts, printed without markup.
         n_left: how many columns are left-aligned, from the first on.
-        title: above the table.
     """
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title and Text(title))
+    table = Table()
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number < n_left else "right")
     for row in rows:
@@ -238,11 +218,16 @@ def print_table(
     make_console().print(table)
 
 
-def use_processor(threads: int | None) -> None:
-    """Set the number of CPU threads, unless it is None, and keep freed memory: this process runs nothing else."""
+def use_processor(threads: int | None, *, trains: bool = False) -> None:
+    """Set the number of CPU threads, unless it is None, and keep freed memory: this process runs nothing else.
+
+    Args:
+        threads: how many.
+        trains: keep blocks of all sizes, as for a training.
+    """
     from polyrank.devices.memory import keep_freed_memory
 
-    keep_freed_memory()
+    keep_freed_memory(all_sizes=trains)
     if threads is not None:
         from polyrank.devices.choice import set_threads
 

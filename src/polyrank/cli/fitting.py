@@ -37,9 +37,8 @@ def fit(
     Tries baselines, shipped encoders, terms without training, then trainings, and keeps what measurably helps on
     validation conversations. Ctrl-C ends with the best so far.
     """
-    use_processor(threads)
     given = {"minutes": minutes, "ms": ms, "precision": precision, "replies": replies, "device": device}
-    _fit(data, output, json_, resume=resume, overwrite=overwrite, **given)
+    _fit(data, output, json_, threads, resume=resume, overwrite=overwrite, **given)
 
 
 def quickstart(
@@ -52,13 +51,12 @@ def quickstart(
     _fit(SAMPLE / "train.jsonl", output, False, minutes=3.0, resume=resume, overwrite=overwrite)
 
 
-def _fit(data: Path, output: Path, json_: bool, **options: Any) -> None:
-    from polyrank.devices.memory import keep_freed_memory
+def _fit(data: Path, output: Path, json_: bool, threads: int | None = None, **options: Any) -> None:
     from polyrank.fitting import fit as run
     from polyrank.fitting.report import HEADINGS, summary
 
     check_resume(options["resume"], options["overwrite"])
-    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
+    use_processor(threads, trains=True)
     _show(HEADINGS)
     with TrainingDisplay() as display:
         options |= {"progress": track, "report": display.report, "notify": notify}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from polyrank.cli.console import WorkDisplay, notify, stdin_lines, use_processor
+from polyrank.cli.console import console, notify, stdin_lines, use_processor
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, Json, Overwrite, Threads, existing_model
 
@@ -50,14 +50,14 @@ def intents_train(
     if data.is_file() and not splits.test:
         splits = intents.held_out(splits)
     notify(f"{data}: {splits}")
-    with WorkDisplay() as display:
+    with console().status("encoding") as status:
         result = intents.train_intents(
             splits,
             load_encoder(encoder, device=device),
             encoder_name=encoder,
             n_few_shot=few_shot,
             seeds=range(1, seeds + 1),
-            report=display.report,
+            report=lambda what, done, total: status.update(f"{what}: {done:,} of {total:,}"),
         )
     intents.save_intents(output, result.classifier, replace=overwrite)
     if json_:

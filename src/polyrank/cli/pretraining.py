@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument
 
-from polyrank.cli.console import ProgressDisplay, console, notify
+from polyrank.cli.console import ProgressDisplay, console, notify, use_processor
 from polyrank.cli.options import AllThreads, Changes, Device, Json, Resume, StartAgain
 from polyrank.cli.training import check_resume
 
@@ -29,16 +29,11 @@ def pretrain(
     OUTPUT/model, is a Hugging Face folder for model.backbone in a recipe of polyrank train; metrics go to
     OUTPUT/metrics.jsonl.
     """
-    import torch
-
-    from polyrank.devices.memory import keep_freed_memory
     from polyrank.loading.recipes import load_pretrain_recipe
     from polyrank.training.pretraining import pretrain as run
 
     check_resume(resume, overwrite)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
+    use_processor(threads, trains=True)
     plan = load_pretrain_recipe(recipe, changes or ())
     with PretrainingDisplay() as display:
         result = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=notify)

@@ -34,13 +34,11 @@ def train(
     A mutual training writes two models, OUTPUT/retriever and OUTPUT/reranker. If the recipe has data.test, polyrank
     evaluates the final model on it, and BM25 for comparison.
     """
-    from polyrank.devices.memory import keep_freed_memory
     from polyrank.loading.recipes import load_recipe
     from polyrank.training import train as run
 
     check_resume(resume, overwrite)
-    use_processor(threads)
-    keep_freed_memory(all_sizes=True)  # safe here, since the process runs nothing else
+    use_processor(threads, trains=True)
     plan = load_recipe(recipe, changes or ())
     with TrainingDisplay() as display:
         results = run(

@@ -108,9 +108,6 @@ class NetworkTraining(Updates):
     clip_embeddings_norm: Positive | None = None
     new_dropout: Fraction = 0.0
 
-    def __post_init__(self) -> None:
-        Updates.__post_init__(self)
-
     @property
     def decay(self) -> float:
         """``weight_decay`` with the default filled in."""

@@ -65,16 +65,13 @@ def read_examples(
         path = Path(path)
         numbered = grouped(partial(rows, path, max_line_bytes=max_line_bytes))
     else:
-        numbered = grouped(partial(_rows_in_memory, path))
+        source = path
+        numbered = grouped(lambda on_bad: enumerate(rows_of(source)))
         path = MEMORY
     if kind is not None and kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
     reader = Reader(path, kind, speaker)
     return read_with(reader, path, numbered, reader.examples, skip_bad=skip_bad)
-
-
-def _rows_in_memory(source: Iterable[Any], on_bad: OnBad) -> Iterable[tuple[int, Any]]:
-    return enumerate(rows_of(source))
 
 
 class Reader:

@@ -47,14 +47,9 @@ def stream_pool(path: Path, *, notify: Callable[[str], None] = lambda text: None
 
     Args, Raises: as for ``read_pool``; ids that were seen are kept in a temporary database.
     """
-    return _unique(path, _of_files(path), notify)
-
-
-def _of_files(path: Path | str) -> Iterator[tuple[Path, int, Candidate]]:
-    """The candidates of all files at a path, with their files and lines."""
-    for data in resolve_data(path):
-        for line, candidate in numbered_candidates(data.path):
-            yield data.path, line, candidate
+    files = [data.path for data in resolve_data(path)]
+    candidates = ((file, line, candidate) for file in files for line, candidate in numbered_candidates(file))
+    return _unique(path, candidates, notify)
 
 
 def numbered_candidates(path: Path) -> Iterator[tuple[int, Candidate]]:

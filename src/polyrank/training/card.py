@@ -24,7 +24,7 @@ from polyrank.loading.sharing import without_paths
 from polyrank.models.artifacts import sign_card, signed
 from polyrank.scorers.in_int8 import read_record
 from polyrank.storage.durable import sha256_file, write_file
-from polyrank.training.fitting import FitResult
+from polyrank.training.loop import FitResult
 
 KINDS = {
     "bi": "Bi-encoder",

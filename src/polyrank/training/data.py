@@ -28,15 +28,10 @@ def load_data(
     examples: Iterable[Any] | None = None,
     valid: Iterable[Any] | None = None,
     notify: Callable[[str], None] = lambda text: None,
-    *,
-    option: str = "data.speaker",
 ) -> tuple[Sequence[Example], list[Example]]:
-    """Training examples (those with a right answer) and validation lists, from files or from memory.
-
-    Messages name the ``option`` that selects another speaker.
-    """
+    """Training examples (those with a right answer) and validation lists, from files or from memory."""
     stored = data.cache is not None and examples is None
-    train: Sequence[Example] = _stored(data, notify) if stored else _read(data, "train", examples, notify, option)
+    train: Sequence[Example] = _stored(data, notify) if stored else _read(data, "train", examples, notify)
     if data.max_train is not None and data.max_train < len(train):
         # the subset does not depend on the training seed, so every model and seed is trained on the same examples
         chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(train))[: data.max_train]
@@ -45,7 +40,7 @@ def load_data(
         notify(f"using a random subset of {len(train):,}")
     if data.valid is None and valid is None:
         return train, []
-    return train, read_lists(data, "valid", valid, notify, option=option)[: data.max_valid]
+    return train, read_lists(data, "valid", valid, notify)[: data.max_valid]
 
 
 def read_lists(
@@ -53,11 +48,9 @@ def read_lists(
     part: Literal["valid", "test"],
     given: Iterable[Any] | None = None,
     notify: Callable[[str], None] = lambda text: None,
-    *,
-    option: str = "data.speaker",
 ) -> list[Example]:
     """The candidate lists for validation or test; for dialogues and pairs they are drawn."""
-    lists, name = _read(data, part, given, notify, option), getattr(data, part) or part
+    lists, name = _read(data, part, given, notify), getattr(data, part) or part
     if not have_lists(lists):  # drawn from all examples and with a fixed seed, so every run has the same lists
         lists = draw_candidates(lists, data.valid_candidates, what=name)
     try:
@@ -112,7 +105,6 @@ def _read(
     part: Literal["train", "valid", "test"],
     given: Iterable[Any] | None,
     notify: Callable[[str], None],
-    option: str,
 ) -> list[Example]:
     """The examples of a part that have a right answer."""
     kind, speaker = data.kind if part == "train" else None, data.speaker
@@ -125,7 +117,7 @@ def _read(
     if part != "train" and speakers_of(source) is None:  # data.speaker names a speaker of the training part only
         speaker = None
     elif kind in (None, "dialogues"):
-        speaker = choose_speaker(source, speaker, name=name, option=option, notify=notify)
+        speaker = choose_speaker(source, speaker, name=name, option="data.speaker", notify=notify)
     loaded = read_examples(source, kind=kind, speaker=speaker, skip_bad=data.skip_bad)
     notify(f"{name}: {loaded.report}")
     if examples := [example for example in loaded.examples if example.relevant]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,7 @@ from polyrank.records import Example
 from polyrank.training.batches import BatchOrder, Ints
 from polyrank.training.inputs import Positions
 from polyrank.training.learner import Learner
-from polyrank.training.loop import MAX_BAD_STEPS, Step, fit
-
-
-@dataclass(frozen=True, slots=True)
-class FitResult:
-    """How a training went.
-
-    Args:
-        n_steps: updates made, skipped ones included.
-        n_examples: examples trained on, with repetitions.
-        best: validation figures of the best model; empty without validation.
-        best_step: the step after which the best model was saved.
-        seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
-        finished: false if ``train.minutes`` ended the training; ``--resume`` continues it.
-    """
-
-    n_steps: int
-    n_examples: int
-    best: dict[str, float]
-    best_step: int
-    seconds: float
-    finished: bool = True
+from polyrank.training.loop import MAX_BAD_STEPS, FitResult, Step, fit
 
 
 class ExampleOrder:
@@ -125,7 +103,6 @@ def fit_together(
         learners,
         step,
         ExampleOrder(examples, length, settings, seed),
-        FitResult,
         seed=seed,
         folder=folder,
         device=device,

@@ -5,7 +5,7 @@ Shapes: B contexts, K candidates, T tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,15 +49,13 @@ class InBatch:
 
     def to(self, device: torch.device) -> "InBatch":
         """The same batch with its tensors on a device."""
-        return InBatch(
-            self.examples,
-            self.texts,
-            self.columns,
-            self.contexts.to(device),
-            self.candidates.to(device),
-            to_device(self.keys, device),
-            to_device(self.targets, device),
-            to_device(self.allowed, device),
+        return replace(
+            self,
+            contexts=self.contexts.to(device),
+            candidates=self.candidates.to(device),
+            keys=to_device(self.keys, device),
+            targets=to_device(self.targets, device),
+            allowed=to_device(self.allowed, device),
         )
 
 
@@ -165,13 +163,12 @@ class Lists:
 
     def to(self, device: torch.device) -> "Lists":
         """The same lists with their tensors on a device."""
-        return Lists(
-            self.examples,
-            self.lists,
-            to_device(self.allowed, device),
-            self.inputs.to(device),
-            to_device(self.keys, device),
-            None if self.candidates is None else self.candidates.to(device),
+        return replace(
+            self,
+            allowed=to_device(self.allowed, device),
+            inputs=self.inputs.to(device),
+            keys=to_device(self.keys, device),
+            candidates=self.candidates and self.candidates.to(device),
         )
 
 

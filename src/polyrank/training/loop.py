@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -33,7 +34,29 @@ OUT_OF_TIME = 1  # as a reason to stop, among signal numbers: polyrank handles n
 Rows = TypeVar("Rows")
 Read = TypeVar("Read", contravariant=True)
 Batch = TypeVar("Batch")
-Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """How a training went.
+
+    Args:
+        n_steps: updates made, skipped ones included.
+        n_examples: examples trained on, with repetitions; 0 in a pre-training, which counts tokens.
+        n_tokens: tokens trained on, without padding; 0 in other trainings.
+        best: validation figures of the best model; empty without validation.
+        best_step: the step after which the best model was saved.
+        seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
+        finished: false if ``train.minutes`` ended the training; ``--resume`` continues it.
+    """
+
+    n_steps: int
+    n_examples: int = 0
+    n_tokens: int = 0
+    best: dict[str, float]
+    best_step: int
+    seconds: float
+    finished: bool = True
 
 
 class Source(Protocol[Rows]):
@@ -54,7 +77,7 @@ class Source(Protocol[Rows]):
         ...
 
     def counts(self, rows: Rows) -> dict[str, int]:
-        """The counts of a batch for metrics.jsonl, such as ``n_examples``."""
+        """The counts of a batch for metrics.jsonl: ``n_examples`` or ``n_tokens``."""
         ...
 
     def check(self, done: int) -> dict[str, float] | None:
@@ -93,7 +116,6 @@ def fit(
     learners: Sequence[Learner],
     step: Step[Rows, Batch],
     source: Source[Rows],
-    result: Callable[..., Result],
     *,
     seed: int,
     folder: Path,
@@ -107,14 +129,13 @@ def fit(
     resume: bool = False,
     notify: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Result]:
+) -> list[FitResult]:
     """Train networks on the same batches, in turns, and keep the best version of each by its own validation.
 
     Args:
         learners: the networks, each with its settings.
         step: the training method.
         source: of the data.
-        result: the class of results, such as ``fitting.FitResult``, whose fields include the source's counts.
         seed: of dropout.
         folder: for ``checkpoint.safetensors``, which holds all networks; must exist.
         device: where to compute.
@@ -230,8 +251,8 @@ def fit(
         raise DivergedError(
             f"no loss was finite when a model was due to be saved, so {folder} has none; lower train.lr"
         )
-    ended = {"n_steps": done, **counts, "seconds": clock() - started, "finished": not stop}
-    return [result(**ended, best=state.best, best_step=state.best_step) for state in states]
+    ended: dict[str, Any] = {"n_steps": done, **counts, "seconds": clock() - started, "finished": not stop}
+    return [FitResult(**ended, best=state.best, best_step=state.best_step) for state in states]
 
 
 def duration(seconds: float) -> str:

@@ -33,8 +33,9 @@ from polyrank.storage.durable import check_replaceable
 from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.data import load_data, n_given, read_lists
-from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together
-from polyrank.training.learner import METRICS, Learner, Report, explain_out_of_memory
+from polyrank.training.fitting import check_steps, count_steps, fit_together
+from polyrank.training.learner import METRICS, Learner, explain_out_of_memory
+from polyrank.training.loop import FitResult
 from polyrank.training.methods import make_step
 from polyrank.training.ranker import make_learner, new_ranker
 from polyrank.training.rerank import RerankStep, judged
@@ -321,7 +322,7 @@ class SeedRun:
             for ranker, network in zip(rankers, self.plan.networks, strict=True):
                 folder = self.folder / network.name
                 report = stack.enter_context(
-                    with_curves(self._reporter(network.name), folder, wanted=train.tensorboard)
+                    with_curves(partial(self._report, network.name), folder, wanted=train.tensorboard)
                 )
                 learner = make_learner(
                     ranker,
@@ -347,11 +348,9 @@ class SeedRun:
                 notify=self.notify,
             )
 
-    def _reporter(self, name: str) -> Report:
-        def report(record: dict[str, Any]) -> None:
-            self.report(self.seed, {"network": name, **record} if name else record)
-
-        return report
+    def _report(self, name: str, record: dict[str, Any]) -> None:
+        """Report a record of a network; the name of a single one is empty."""
+        self.report(self.seed, {"network": name, **record} if name else record)
 
     def _end(self, fits: Sequence[FitResult]) -> None:
         """Write the result, and delete the files that only a run that can be extended needs."""

@@ -1,5 +1,5 @@
 """Pre-training a transformer on unlabelled texts: masked words, and whether a response follows a context."""
 
-from polyrank.training.pretraining.run import PretrainFit, PretrainResult, pretrain
+from polyrank.training.pretraining.run import PretrainResult, pretrain
 
-__all__ = ["PretrainFit", "PretrainResult", "pretrain"]
+__all__ = ["PretrainResult", "pretrain"]

@@ -4,8 +4,7 @@ Shapes: N pairs, B of them in a batch, T tokens.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -56,44 +55,68 @@ def pair_lengths(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -
     return n_contexts, n_responses
 
 
-def epoch_order(
-    table: Ints, text: PretrainText, *, random_half: bool, batch_tokens: int, window: int, seed: tuple[int, int, int]
-) -> list[Chosen]:
-    """The batches of an epoch: every context exactly once, grouped by similar length, within a token budget.
-
-    The pairs are shuffled and cut into windows, and each window is sorted by length. Batches do not span two windows,
-    unless one window holds too few tokens for a batch. The batches are shuffled.
+@dataclass(slots=True)
+class Batches:
+    """The batches of a training, by position, one epoch after the other.
 
     Args:
-        table: of the pairs.
+        pairs: to train on.
         text: the limits of lengths.
         random_half: give each context, with probability one half, the response of another pair.
         batch_tokens: per batch, padding included.
         window: contexts that are sorted together.
-        seed: of the run, of the objective, and the epoch.
+        seed: of the run and of the objective.
     """
-    generator = np.random.Generator(np.random.PCG64(seed))
-    n = len(table)
-    rows = generator.permutation(n)
-    responses = rows.copy()
-    if random_half:
-        wanted = generator.random(n) < 0.5
-        for _ in range(TRIES):
-            same = wanted & (table[responses, 4] == table[rows, 4])
-            responses[same] = generator.integers(n, size=int(same.sum()))
-    random = table[responses, 4] != table[rows, 4]
-    responses = np.where(random, responses, rows)
-    n_contexts, n_responses = pair_lengths(table, text, rows, responses)
-    lengths = n_contexts + n_responses + 3
-    order = np.lexsort((lengths, np.arange(n) // window)) if window > 1 else np.arange(n)
-    all_ = Chosen(rows[order], responses[order], random[order], lengths[order])
-    span = window if window * lengths.mean() >= batch_tokens else n  # a smaller window would not fill a batch
-    batches = [
-        all_[part]
-        for start in range(0, n, span)
-        for part in _cut(all_.lengths, start, min(n, start + span), batch_tokens)
-    ]
-    return [batches[i] for i in generator.permutation(len(batches))]
+
+    pairs: Pairs
+    text: PretrainText
+    random_half: bool
+    batch_tokens: int
+    window: int
+    seed: tuple[int, int]
+    _epoch: int = -1
+    _start: int = 0
+    _order: list[Chosen] = field(default_factory=list)
+
+    def at(self, position: int) -> Chosen:
+        """The batch at a 0-based position; ascending positions are cheap."""
+        if position < self._start:
+            self._epoch, self._start, self._order = -1, 0, []
+        while position >= self._start + len(self._order):
+            self._start += len(self._order)
+            self._epoch += 1
+            self._order = self.epoch(self._epoch)
+        return self._order[position - self._start]
+
+    def epoch(self, number: int) -> list[Chosen]:
+        """The batches of an epoch: every context exactly once, grouped by similar length, within the token budget.
+
+        The pairs are shuffled and cut into windows, and each window is sorted by length. Batches do not span two
+        windows, unless one window holds too few tokens for a batch. The batches are shuffled.
+        """
+        table, window = self.pairs.table, self.window
+        generator = np.random.Generator(np.random.PCG64((*self.seed, number)))
+        n = len(table)
+        rows = generator.permutation(n)
+        responses = rows.copy()
+        if self.random_half:
+            wanted = generator.random(n) < 0.5
+            for _ in range(TRIES):
+                same = wanted & (table[responses, 4] == table[rows, 4])
+                responses[same] = generator.integers(n, size=int(same.sum()))
+        random = table[responses, 4] != table[rows, 4]
+        responses = np.where(random, responses, rows)
+        n_contexts, n_responses = pair_lengths(table, self.text, rows, responses)
+        lengths = n_contexts + n_responses + 3
+        order = np.lexsort((lengths, np.arange(n) // window)) if window > 1 else np.arange(n)
+        all_ = Chosen(rows[order], responses[order], random[order], lengths[order])
+        span = window if window * lengths.mean() >= self.batch_tokens else n  # a smaller one would not fill a batch
+        batches = [
+            all_[part]
+            for start in range(0, n, span)
+            for part in _cut(all_.lengths, start, min(n, start + span), self.batch_tokens)
+        ]
+        return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def _cut(lengths: Ints, start: int, end: int, budget: int) -> Iterator[slice]:
@@ -104,47 +127,6 @@ def _cut(lengths: Ints, start: int, end: int, budget: int) -> Iterator[slice]:
         n = max(1, int(np.searchsorted(longest * np.arange(1, most + 1), budget, side="right")))
         yield slice(start, start + n)
         start += n
-
-
-class Batches:
-    """The batches of a training, by position, one epoch after the other.
-
-    Args:
-        pairs: to train on.
-        text, random_half, batch_tokens, window: as for ``epoch_order``.
-        seed: of the run and of the objective.
-    """
-
-    def __init__(
-        self,
-        pairs: Pairs,
-        text: PretrainText,
-        *,
-        random_half: bool,
-        batch_tokens: int,
-        window: int,
-        seed: tuple[int, int],
-    ) -> None:
-        self._batches_of = partial(
-            epoch_order, pairs.table, text, random_half=random_half, batch_tokens=batch_tokens, window=window
-        )
-        self._seed = seed
-        self._epoch, self._start, self._order = -1, 0, list[Chosen]()
-
-    def n_first(self) -> int:
-        """How many batches the first epoch has."""
-        self.at(0)
-        return len(self._order)
-
-    def at(self, position: int) -> Chosen:
-        """The batch at a 0-based position; ascending positions are cheap."""
-        if position < self._start:
-            self._epoch, self._start, self._order = -1, 0, []
-        while position >= self._start + len(self._order):
-            self._start += len(self._order)
-            self._epoch += 1
-            self._order = self._batches_of(seed=(*self._seed, self._epoch))
-        return self._order[position - self._start]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from polyrank.storage.durable import check_replaceable, sha256_file, write_file
 from polyrank.text import Subwords, learn_bert_subwords, read_subwords
 from polyrank.training.checkpoints import CHECKPOINT
 from polyrank.training.learner import METRICS, Learner
-from polyrank.training.loop import fit
+from polyrank.training.loop import FitResult, fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
 from polyrank.training.run_document import INPUTS, check_same_inputs
@@ -64,27 +64,6 @@ PRETRAINING = RunKind(
 
 
 @dataclass(frozen=True, slots=True)
-class PretrainFit:
-    """How a pre-training went.
-
-    Args:
-        n_steps: updates made, skipped ones included.
-        n_tokens: tokens trained on, without padding.
-        best: validation figures of the saved network; empty without validation.
-        best_step: the step after which it was saved.
-        seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
-        finished: false if ``train.minutes`` ended the training; ``--resume`` continues it.
-    """
-
-    n_steps: int
-    n_tokens: int
-    best: dict[str, float]
-    best_step: int
-    seconds: float
-    finished: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class PretrainResult:
     """The result of a pre-training.
 
@@ -94,7 +73,7 @@ class PretrainResult:
     """
 
     model: Path
-    fit: PretrainFit
+    fit: FitResult
 
 
 def pretrain(
@@ -144,7 +123,7 @@ def pretrain(
 
 def _begin(
     recipe: PretrainRecipe, folder: Path, resume: bool, overwrite: bool, notify: Callable[[str], None]
-) -> PretrainFit | None:
+) -> FitResult | None:
     """Prepare the folder; returns the fit of a finished run that gets no more steps, else None.
 
     Raises:
@@ -170,7 +149,7 @@ def _begin(
         longer=longer if resume or not overwrite else None,
         notify=notify,
     )
-    return None if result is None else PretrainFit(**result)
+    return None if result is None else FitResult(**result)
 
 
 def _fit(
@@ -180,7 +159,7 @@ def _fit(
     resume: bool,
     report: Callable[[dict[str, Any]], None],
     notify: Callable[[str], None],
-) -> PretrainFit:
+) -> FitResult:
     backbone, subwords, pooling = _start(recipe, folder, notify)
     if recipe.text.max_tokens > backbone.max_positions:
         raise ConfigError(
@@ -216,7 +195,6 @@ def _fit(
             [learner],
             PretrainStep(network, device, batches),
             batches,
-            PretrainFit,
             seed=recipe.train.seed,
             folder=folder,
             device=device,

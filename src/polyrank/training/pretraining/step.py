@@ -93,8 +93,7 @@ class PairBatches:
 
     def epoch(self, turn: int) -> list[MaskedPairs]:
         """The parts of all batches in the first epoch of one turn."""
-        order = self.orders[turn]
-        rows = [PairRows(turn, position, order.at(position)) for position in range(order.n_first())]
+        rows = [PairRows(turn, position, chosen) for position, chosen in enumerate(self.orders[turn].epoch(0))]
         return [part for one in rows for part in self.parts(one)]
 
     def parts(self, rows: PairRows) -> list[MaskedPairs]:
