@@ -35,6 +35,7 @@ with warnings.catch_warnings():
         LayerNorm,
         Normalize,
         Pooling,
+        Router,
         StaticEmbedding,
         Transformer,
     )
@@ -145,6 +146,21 @@ def static(folder: Path, *modules: Any, **others: Any) -> Path:
     torch.manual_seed(1)
     made = StaticEmbedding(words, embedding_weights=torch.randn(words.get_vocab_size(), 32))
     return saved(SentenceTransformer(modules=[made, *modules], device="cpu", **others), folder / "m")
+
+
+def routed(folder: Path, query: list[Any], document: list[Any], *modules: Any, **others: Any) -> Path:
+    """Save a model of two paths: each a network's name, the settings of its tokenizer, and the modules after it."""
+    paths = []
+    for side, (name, text, *layers) in {"query": query, "document": document}.items():
+        if name == "Static":
+            words = Tokenizer.from_file(str(tokenizer(folder / side, **text) / "tokenizer.json"))
+            first: Any = StaticEmbedding(words, embedding_weights=torch.randn(words.get_vocab_size(), 32))
+        else:
+            settings = {"pad_token_id": 3, "type_vocab_size": 1} if name == "RobertaModel" else {}
+            first = Transformer(str(tokenizer(network(folder / side, name, **settings), **text)))
+        paths.append([first, *layers])
+    made = [Router.for_query_document(*paths), *modules]
+    return saved(SentenceTransformer(modules=made, device="cpu", **others), folder / "m")
 
 
 def model2vec(folder: Path, **settings: Any) -> Path:
@@ -393,6 +409,30 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "Static embeddings, model2vec": lambda folder: model2vec(folder, normalize=True),
     "Static embeddings, model2vec, quantized vocabulary": lambda folder: model2vec(folder, quantized=True),
+    "Router of static queries and Bert documents": lambda folder: routed(
+        folder, ["Static", WORDS], ["BertModel", WORDS, Pooling(32, "mean")], Dense(32, 16)
+    ),
+    "Router of a Bert and a Roberta encoder, prompts": lambda folder: routed(
+        folder,
+        ["BertModel", WORDS, Pooling(32, "mean", include_prompt=False)],
+        ["RobertaModel", BYTES, Pooling(32, "cls"), Dense(32, 32)],
+        Normalize(),
+        prompts=PROMPTS,
+    ),
+    "Router of a Bert and a Qwen3 encoder, dot product, truncated": lambda folder: routed(
+        folder,
+        ["BertModel", WORDS, Pooling(32, ("mean", "max")), Dense(64, 32)],
+        ["Qwen3Model", {"padding_side": "left"}, Pooling(32, "lasttoken")],
+        similarity_fn_name="dot",
+        truncate_dim=12,
+    ),
+    "Bert encoder, Router of two Dense": lambda folder: encoder(
+        folder,
+        "BertModel",
+        Pooling(32, "mean"),
+        lambda: Router.for_query_document([Dense(32, 16)], [Dense(32, 16)]),
+        text=WORDS,
+    ),
     "SqueezeBert encoder": lambda folder: encoder(
         folder,
         "SqueezeBertModel",
@@ -470,7 +510,8 @@ against "no" after a chat template with the roles query and document.
 `MODEL#truncate_dim=64` keeps the first 64 numbers of vectors; `train.method.matryoshka_dims = [64]` trains for it.
 
 A training starts with the same scores. Prompts become `text.context_prefix` and `text.candidate_prefix`. Models that
-read messages, concatenate several poolings, cut vectors, or leave prompts out of the pooling cannot be trained.
+read messages, concatenate several poolings, cut vectors, leave prompts out of the pooling, or have a Router cannot be
+trained.
 
 | model | largest difference |
 |---|---:|

@@ -56,7 +56,7 @@ def test_the_page_lists_every_layout() -> None:
 
 
 ENCODERS = [name for name in LAYOUTS if re.search("encoder|decoder|mbedding", name)]
-REFUSED = ("messages", "two poolings", "truncated", "without the prompts")
+REFUSED = ("messages", "two poolings", "truncated", "without the prompts", "Router")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,35 @@ def test_two_towers_are_exported_as_a_router(name: str, tmp_path: Path) -> None:
     export_to_sentence_transformers(tmp_path / "saved", tmp_path / "out")
     found = np.stack(load(tmp_path / "saved", device="cpu").score(QUERIES, [DOCUMENTS] * 4))
     np.testing.assert_allclose(found, theirs(tmp_path / "out"), rtol=1e-5, atol=1e-5)
+    again = load(tmp_path / "out", device="cpu")
+    np.testing.assert_allclose(np.stack(again.score(QUERIES, [DOCUMENTS] * 4)), found, rtol=1e-6, atol=1e-6)
+
+
+def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
+    """Each side by its own tokens; and its texts are cut at the limits of their sides."""
+    folder = LAYOUTS["Router of a Bert and a Qwen3 encoder, dot product, truncated"](tmp_path)
+    edited(folder, "document_0_Transformer/sentence_bert_config.json", max_seq_length=12)
+    found: Any = load(folder, device="cpu")
+    explained = polyrank.explain(found, QUERIES[0], DOCUMENTS[0])
+    np.testing.assert_allclose(explained.score, found.score(QUERIES[:1], [DOCUMENTS[:1]])[0][0], rtol=1e-5)
+    found.encode_candidates(["the red light " * 9])
+    assert [str(cut) for cut in found.cut] == ["1 candidate did not fit into 12 tokens, so its end was not read"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"structure": {"query": ["query_0_Transformer", "query_1_Pooling"]}}, "without a route of document texts"),
+        pytest.param(
+            {"parameters": {"route_mappings": {"(query": "document"}}}, "damaged route_mappings", marks=pytest.mark.deep
+        ),
+        pytest.param({"types": {}}, "has a setting of a wrong type", marks=pytest.mark.deep),
+    ],
+)
+def test_a_router_that_is_damaged_is_refused(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    folder = LAYOUTS["Router of a Bert and a Roberta encoder, prompts"](tmp_path)
+    with pytest.raises(ArtifactError, match=reason):
+        load(edited(folder, "router_config.json", **change), device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,7 @@ def _describe(folder: Path) -> Description | None:
         return None
     saved = describe(folder)
     odd = {
+        "has two paths (a Router)": saved.of_candidates is not None,
         "reads messages": saved.chat is not None,
         "cuts its vectors (truncate_dim)": saved.truncated is not None,
         "leaves its prompts out of the pooling": any(saved.prompts) and not saved.pools_prompts,

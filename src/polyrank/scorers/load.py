@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import BiEncoder, LateCrossEncoder, Network, new_model
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.bert import BertConfig
-from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
+from polyrank.models.foreign import Description, PairEncoder, SentenceEncoder, build_foreign, describe
 from polyrank.models.foreign.files import CLASSIFIER
 from polyrank.models.hugging_face import read_pretrained_config
 from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.late import LateScorer
-from polyrank.text import BackboneTexts, MessageTexts, Texts, load_template_texts
+from polyrank.text import BackboneTexts, MessageTexts, RoutedTexts, TemplateTexts, Texts, load_template_texts
 
 IN_INT8 = "int8"
 """The key of a model's metadata that records whether it ranks in int8 as in fp32; see ``in_int8``."""
@@ -146,14 +146,12 @@ def untuned_scorer(
     model, texts, config = new_model(cosines, policy, seed=0, sample=())
     assert isinstance(model, BiEncoder)
     assert isinstance(texts, BackboneTexts)
-    if max_context_tokens or max_candidate_tokens:
-        policy = texts.policy
-        policy = replace(
-            policy,
-            max_context_tokens=max_context_tokens or policy.max_context_tokens,
-            max_candidate_tokens=max_candidate_tokens or policy.max_candidate_tokens,
-        )
-        texts = BackboneTexts(texts.subwords, policy, texts.max_positions)
+    policy = replace(
+        texts.policy,
+        max_context_tokens=max_context_tokens or texts.policy.max_context_tokens,
+        max_candidate_tokens=max_candidate_tokens or texts.policy.max_candidate_tokens,
+    )
+    texts = BackboneTexts(texts.subwords, policy, texts.max_positions)
     settings = to_dict(config)
     del settings["backbone"]  # a path does not identify it
     fingerprint = _fingerprint("cosine", settings, texts, model)
@@ -184,30 +182,51 @@ def foreign_scorer(
     """
     description = describe(folder)
     model = build_foreign(description)
-    texts = load_template_texts(
-        description.transformer,
-        model.max_positions if isinstance(model, PairEncoder) else model.backbone.max_positions,
-        max_tokens=description.max_tokens,
-        max_context_tokens=max_context_tokens or description.max_context_tokens,
-        max_candidate_tokens=max_candidate_tokens or description.max_candidate_tokens,
-        lower_case=description.lower_case,
-        prompts=description.prompts,
-        pair_parts=description.pair_parts,
-        chat=None if description.chat is None else astuple(description.chat),
-    )
-    if isinstance(texts, MessageTexts) and description.kind == "pairs":
-        texts.check_pairs()
+    networks: Sequence[Any] = [model] if isinstance(model, PairEncoder) else model.trunks()
+    sides = [
+        load_template_texts(
+            side.transformer,
+            network.max_positions,
+            max_tokens=side.max_tokens,
+            max_context_tokens=max_context_tokens or side.max_context_tokens,
+            max_candidate_tokens=max_candidate_tokens or side.max_candidate_tokens,
+            lower_case=side.lower_case,
+            prompts=side.prompts,
+            pair_parts=side.pair_parts,
+            chat=None if side.chat is None else astuple(side.chat),
+        )
+        for side, network in zip(description.sides, networks, strict=True)
+    ]
+    if isinstance(sides[0], MessageTexts) and description.kind == "pairs":
+        sides[0].check_pairs()
     layers = [[layer.kind, layer.settings] for layer in description.layers]
-    settings = {"layers": layers, "output": description.output, "truncated": description.truncated}
-    if isinstance(texts, MessageTexts):
-        settings["chat"] = texts.key
-    elif isinstance(model, SentenceEncoder) and not description.pools_prompts:
-        n = len(texts.before)
-        prompts = [texts.subwords.encode(prompt) for prompt in description.prompts]
-        model.skipped = (n + len(prompts[0]) if prompts[0] else 0, n + len(prompts[1]) if prompts[1] else 0)
+    settings: dict[str, Any] = {
+        "layers": layers,
+        "output": description.output,
+        "truncated": description.truncated,
+    }
+    if isinstance(sides[0], MessageTexts):
+        settings["chat"] = sides[0].key
+    texts: Texts = sides[0]
+    if isinstance(model, SentenceEncoder):
+        model.skipped = _unpooled(description.sides[0], sides[0], 0), _unpooled(description.sides[-1], sides[-1], 1)
+        if description.of_candidates is not None:
+            texts, model.pad_id = RoutedTexts(*sides), sides[1].subwords.pad_id
+            settings["candidates"] = [
+                sides[1].key,
+                *([one.kind, one.settings] for one in description.of_candidates.layers),
+            ]
     fingerprint = _fingerprint(description.kind, settings, texts, model)
     wanted = "fp32" if precision == "auto" else precision
     return make_scorer(model, texts, fingerprint=fingerprint, device=device, precision=wanted, frozen=True)
+
+
+def _unpooled(description: Description, texts: TemplateTexts | MessageTexts, side: int) -> int:
+    """How many tokens of the prompt of a side are not pooled."""
+    prompt = description.prompts[side]
+    if description.pools_prompts or not prompt or isinstance(texts, MessageTexts):
+        return 0
+    return len(texts.before) + len(texts.subwords.encode(prompt))
 
 
 def _fingerprint(kind: str, settings: Mapping[str, Any], texts: Texts, model: nn.Module) -> str:

@@ -8,54 +8,17 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from polyrank.slots.data import WORDS, any_of
+from polyrank.slots.data import PATTERNS, WORDS, expression
 
-TITLE = r"(?:Mrs?|Ms|Miss|Dr|Prof|Herrn?|Frau|M(?=\.)|Mme|Mlle|Madame|Monsieur|Sra?|Srta|Señora?|v[ao]n|de[rl]?)\b\.?"
-"""A form of address before a name, or a particle of a family name."""
-# repetitions are bounded, so that long texts take a time proportional to their length
-_NAME = r"[^\W\d_]{1,30}(?:['’-][^\W\d_]{1,30}){0,2}"
-_NAMES = rf"((?:{TITLE} ){{0,3}}{_NAME}(?: (?:{TITLE} ){{0,2}}{_NAME}){{0,2}})"
-_CAPITAL = r"(?-i:(?![a-zß-ÿ]))"  # case is ignored elsewhere
-_HELLO = any_of("greetings") + "(?: again| nochmals?)?"
-_THANKS, _FAREWELL = any_of("thanks"), any_of("farewells")
+TITLE, _NAME = expression("{TITLE}"), expression("{NAME}")
 _GENERIC = frozenset(WORDS["generic"].split())
 """Words at the places of names that are not names."""
 
 Whose = Literal["speaker", "listener", "either"]
-_SENTENCE = r"(?:^|[.!?:,\n])[ \n]{0,3}"
-_END = r"\W{0,9}$"
-_FORMS: tuple[tuple[Whose, bool, str], ...] = (
-    (
-        "speaker",
-        True,
-        rf"\b{_FAREWELL}[,.!]{{0,3}}[ \n]{{1,3}}{_NAMES}{_END}|\b{_THANKS}[,.!]{{0,3}}\n[ \n]{{0,3}}{_NAMES}{_END}",
-    ),
-    ("speaker", True, rf"(?:[.!?] |\n) ?[-–—~]{{1,3}} ?{_NAMES}{_END}"),
-    (
-        "speaker",
-        True,
-        r"\b(?:my name(?:['’]s| is)|ich heiße|mein name ist|je m['’]appelle|mon nom est|me llamo|mi nombre es)"
-        rf" {_NAMES}",
-    ),
-    (
-        "speaker",
-        True,
-        rf"\b(?:this is|i am|i['’]m|ich bin|hier ist|hier spricht|je suis|ici|soy|le habla) {_NAMES}"
-        r"(?=[,.!]|$| (?:from|with|here|at|and|vom?|und|hier|de|du|et|y)\b)",
-    ),
-    ("listener", True, rf"{_SENTENCE}{_HELLO},? {_NAMES}"),
-    ("listener", True, rf"{_SENTENCE}{_THANKS} {_NAMES}(?= ?[,.!?;–—\n]| ?$)"),
-    ("either", True, rf"{_SENTENCE}{_THANKS}, {_NAMES}{_END}"),
-    (
-        "either",
-        True,
-        rf"\b((?:Mrs?|Ms|Herrn?|Frau|Mme|Madame|Monsieur|Sra?|Señora?)\b\.? (?:{TITLE} ){{0,2}}{_NAME}(?: {_NAME})?)",
-    ),
-    ("listener", False, rf"{_SENTENCE}(?:{_HELLO}|{_THANKS}) ({_NAME})(?=[,.!])"),
-    ("listener", False, rf"(?:^|[.!?\n] ?)({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?),\s"),
-    ("listener", False, rf",\s({_CAPITAL}{_NAME}(?: {_CAPITAL}{_NAME})?)(?= ?(?:[.!?\n]|$))"),
-)
-_PLACES = [(whose, sure, re.compile(form, re.IGNORECASE)) for whose, sure, form in _FORMS]
+_PLACES: list[tuple[Whose, bool, re.Pattern[str]]] = [
+    (place["whose"], place["sure"], re.compile(expression(place["form"]), re.IGNORECASE))
+    for place in PATTERNS["people"]
+]
 
 
 class Named(NamedTuple):

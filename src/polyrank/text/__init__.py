@@ -6,6 +6,7 @@ from polyrank.text.convert_vocabulary import learn_subwords
 from polyrank.text.cut import Cut
 from polyrank.text.messages import MessageTexts
 from polyrank.text.policy import BackboneTexts
+from polyrank.text.routed import RoutedTexts
 from polyrank.text.subword_learning import learn_bert_subwords
 from polyrank.text.subwords import Subwords, is_static, load_subwords, load_tokenizer, read_subwords
 from polyrank.text.template import TemplateTexts, load_template_texts
@@ -18,6 +19,7 @@ __all__ = [
     "ConvertTexts",
     "Cut",
     "MessageTexts",
+    "RoutedTexts",
     "Subwords",
     "TemplateTexts",
     "Texts",

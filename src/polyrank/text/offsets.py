@@ -38,12 +38,12 @@ Spans = list[Span | None]
 
 def context_spans(texts: Texts, context: Context) -> tuple[list[int], Spans]:
     """``texts.context_ids(context)``, and the origin of each id."""
-    return _split(_tracing(texts).context_ids(_traced(context)))
+    return _split(_tracing(texts.of_side("context")).context_ids(_traced(context)))
 
 
 def candidate_spans(texts: Texts, candidate: str) -> tuple[list[int], Spans]:
     """``texts.candidate_ids(candidate)``, and the origin of each id."""
-    return _split(_tracing(texts).candidate_ids(_Text.of(candidate, "candidate", 0)))
+    return _split(_tracing(texts.of_side("candidate")).candidate_ids(_Text.of(candidate, "candidate", 0)))
 
 
 def pair_spans(texts: Texts, context: Context, candidate: str) -> tuple[list[int], Spans]:

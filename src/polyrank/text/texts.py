@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from polyrank.config.models import Side
 from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.cut import Cut
@@ -66,6 +67,10 @@ class Texts(ABC):
     def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """``candidate_ids`` of many texts; some policies encode them faster together."""
         return [self.candidate_ids(text) for text in texts]
+
+    def of_side(self, side: Side) -> "Texts":
+        """The policy of one side."""
+        return self
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """Context and candidate as one sequence, and its segments.

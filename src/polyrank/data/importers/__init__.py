@@ -19,20 +19,8 @@ from polyrank.errors import UsageError
 Importer = Callable[..., Source]
 """Accepts the source file and its own keyword options."""
 
-IMPORTERS: Mapping[str, Importer] = MappingProxyType(
-    {
-        "convai2": convai2,
-        "dailydialog": dailydialog,
-        "dstc7": dstc7,
-        "dstc7-pool": dstc7_pool,
-        "labelled-turns": labelled_turns,
-        "pairs": pairs,
-        "parlai": parlai,
-        "personachat": personachat,
-        "ubuntu-v2": ubuntu_v2,
-        "wikipedia": wikipedia,
-    }
-)
+_ALL = convai2, dailydialog, dstc7, dstc7_pool, labelled_turns, pairs, parlai, personachat, ubuntu_v2, wikipedia
+IMPORTERS: Mapping[str, Importer] = MappingProxyType({one.__name__.replace("_", "-"): one for one in _ALL})
 
 
 def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False, **options: Any) -> Loaded:

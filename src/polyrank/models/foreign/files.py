@@ -5,8 +5,9 @@ transformers, with a config.json whose architecture is a sequence classifier. A 
 differently from its own library is refused, with the reason. This module reads no weights.
 """
 
+import ast
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from polyrank.text import load_tokenizer
 CLASSIFIER, CAUSAL = "ForSequenceClassification", "ForCausalLM"
 LIBRARY = "sentence_transformers."  # of the modules; polyrank runs no code of models
 LAYERS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout", "LogitScore")
+ROUTERS = ("Router", "Asym")
 STATIC = "StaticEmbedding"
 NEEDED = ("Pooling", "Dense", "LogitScore")
 """Layers that have a config.json."""
@@ -85,6 +87,7 @@ class Description:
         truncated: how many of the first numbers of a vector are kept; None: all.
         pair_parts: texts between the two texts of a pair, and after them, in place of the tokenizer's special tokens.
         chat: whether and how texts are messages of the tokenizer's chat template; None: never.
+        of_candidates: the same of candidates' texts, if they pass other modules than contexts.
     """
 
     transformer: Path
@@ -100,12 +103,12 @@ class Description:
     truncated: int | None = None
     pair_parts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     chat: Chat | None = None
+    of_candidates: "Description | None" = None
 
     @property
-    def lengths(self) -> dict[str, int | None]:
-        """The limits by their names in the model's files."""
-        limits = self.max_tokens, self.max_context_tokens, self.max_candidate_tokens
-        return dict(zip(("max_seq_length", "query_length", "document_length"), limits, strict=True))
+    def sides(self) -> tuple["Description", ...]:
+        """The descriptions of contexts' and of candidates' texts; one if they are the same."""
+        return (self,) if self.of_candidates is None else (self, self.of_candidates)
 
 
 def describe(folder: Path) -> Description:
@@ -118,17 +121,17 @@ def describe(folder: Path) -> Description:
         raise _unsupported(folder, "holds an adapter without its model", "merge it into the model first")
     modules = folder / "modules.json"
     try:
-        description = (
-            _describe_modules(folder, _read_json(modules)) if modules.exists() else _describe_classifier(folder)
-        )
+        description = _describe_sides(folder, _read_json(modules)) if modules.exists() else _describe_classifier(folder)
     except (TypeError, AttributeError, KeyError) as error:
         raise _unsupported(folder, f"has a setting of a wrong type ({error})", "download the model again") from error
-    for name, n in description.lengths.items():
-        if n is not None and (type(n) is not int or n < 1):
-            raise _unsupported(folder, f"has {name} = {n!r}, not a number of tokens", "download the model again")
     if description.kind == "pairs" and any(description.prompts) and not description.pools_prompts:
         raise _unsupported(folder, "leaves the prompt of its pairs out of the pooling", "choose another model")
-    check_weights(description.transformer)
+    for side in description.sides:
+        limits = side.max_tokens, side.max_context_tokens, side.max_candidate_tokens
+        for name, n in zip(("max_seq_length", "query_length", "document_length"), limits, strict=True):
+            if n is not None and (type(n) is not int or n < 1):
+                raise _unsupported(folder, f"has {name} = {n!r}, not a number of tokens", "download the model again")
+        check_weights(side.transformer)
     return description
 
 
@@ -176,12 +179,49 @@ def _is_inside(path: str) -> bool:
     return not (Path(path).is_absolute() or ".." in Path(path).parts)
 
 
-def _describe_modules(folder: Path, modules: Any) -> Description:
-    try:
-        types = [str(part["type"]) for part in modules]
-        parts = [(folder / str(part["path"]), str(part["type"]).rpartition(".")[2]) for part in modules]
-    except (TypeError, KeyError) as error:
-        raise _unsupported(folder, "has a modules.json that lists no modules", "download the model again") from error
+def _describe_sides(folder: Path, modules: Any) -> Description:
+    if not isinstance(modules, list) or not all(
+        isinstance(part, dict) and {"type", "path"} <= {*part} for part in modules
+    ):
+        raise _unsupported(folder, "has a modules.json that lists no modules", "download the model again")
+    contexts, candidates = (_routed(folder, modules, side) for side in ("query", "document"))
+    found = _describe_modules(folder, contexts)
+    if contexts == candidates:
+        return found
+    if found.kind == "pairs":
+        raise _unsupported(folder, "has a Router of pairs", "choose a model of one path")
+    return replace(found, of_candidates=_describe_modules(folder, candidates))
+
+
+def _routed(folder: Path, modules: list[dict[str, Any]], side: str) -> list[dict[str, Any]]:
+    """The modules that the texts of a side pass: those of its route in place of a Router."""
+    listed = []
+    for part in modules:
+        path = folder / str(part["path"])
+        if str(part["type"]).removeprefix(LIBRARY).rpartition(".")[2] not in ROUTERS or not _is_inside(
+            str(part["path"])
+        ):
+            listed.append(part)
+            continue
+        new = path / "router_config.json"
+        router = _read_object(new if new.exists() else path / "config.json")
+        try:
+            mapped = (router["parameters"].get("route_mappings") or {}).items()
+            routes = {ast.literal_eval(key): route for key, route in mapped}
+        except (SyntaxError, ValueError) as error:
+            raise _unsupported(path, f"has damaged route_mappings ({error})", "download the model again") from error
+        wanted = ((side, "text"), (side, None), (None, "text"), (None, None))
+        known = [*(routes[key] for key in wanted if key in routes), side, "text"]
+        if (route := next((name for name in known if name in router["structure"]), None)) is None:
+            raise _unsupported(folder, f"has a Router without a route of {side} texts", "choose a model with one")
+        names = router["structure"][route]
+        listed += [{"path": str(Path(part["path"], name)), "type": router["types"][name]} for name in names]
+    return listed
+
+
+def _describe_modules(folder: Path, modules: list[dict[str, Any]]) -> Description:
+    types = [str(part["type"]) for part in modules]
+    parts = [(folder / str(part["path"]), str(part["type"]).rpartition(".")[2]) for part in modules]
     if outside := [str(part["path"]) for part in modules if not _is_inside(str(part["path"]))]:
         raise _unsupported(folder, f"has a module in {outside[0]}, outside its folder", "choose another model")
     if foreign := [name for name in types if not name.startswith(LIBRARY)]:

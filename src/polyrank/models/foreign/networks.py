@@ -4,6 +4,7 @@ Shapes: B texts or pairs, T tokens, H dimensions of the transformer, D of a vect
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,37 +31,41 @@ POSITIVE = ("label_1", "1", "yes", "true", "positive", "relevant", "entailment",
 
 
 class SentenceEncoder(BiEncoder):
-    """A Bi-encoder of one tower, whose outputs may be pooled in several ways, without the tokens of a prompt.
+    """A Bi-encoder whose outputs may be pooled in several ways, without the tokens of a prompt.
 
     Args:
-        tower: from texts to vectors.
-        poolings: the reductions of outputs; the vectors of several are concatenated.
+        towers: from contexts and from candidates to vectors; one if they are the same.
+        poolings: of each tower, the reductions of outputs; the vectors of several are concatenated.
     """
 
     skipped = (0, 0)
     """Tokens at the start of contexts and of candidates, of their prompts, that are not pooled."""
+    pad_id: int | None = None
+    """The padding of candidates, if their vocabulary has another one than that of contexts."""
 
-    def __init__(self, tower: Tower, poolings: tuple[Reduction, ...]) -> None:
-        super().__init__(tower, tower, reduction=poolings[0], reduction_tokens=0)
-        self.poolings = poolings
+    def __init__(self, towers: Sequence[Tower], poolings: Sequence[tuple[Reduction, ...]]) -> None:
+        super().__init__(towers[0], towers[-1], reduction=poolings[0][0], reduction_tokens=0)
+        self.poolings = poolings[0], poolings[-1]
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
-        vectors = self._encoded(tokens, self.skipped[0])[:, None, :]
+        vectors = self._encoded(tokens, 0)[:, None, :]
         return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[B, D]``."""
-        return self._encoded(tokens, self.skipped[1])
+        if self.pad_id is not None:
+            tokens = replace(tokens, ids=tokens.ids.masked_fill(~tokens.mask, self.pad_id))
+        return self._encoded(tokens, 1)
 
-    def _encoded(self, tokens: Tokens, skipped: int) -> Tensor:
-        tower = self.context_tower
-        return tower.finish(pool(tower(tokens), tokens.mask, self.poolings, skipped))
+    def _encoded(self, tokens: Tokens, side: int) -> Tensor:
+        tower = (self.context_tower, self.candidate_tower)[side]
+        return tower.finish(pool(tower(tokens), tokens.mask, self.poolings[side], self.skipped[side]))
 
     @property
     def is_plain(self) -> bool:
         """Whether vectors are one reduction of all tokens."""
-        return len(self.poolings) == 1 and self.skipped == (0, 0)
+        return {*self.poolings} == {(self.reduction,)} and self.skipped == (0, 0) and self.pad_id is None
 
     def reduced_mixture(self, tower: Tower, tokens: Tokens) -> Mixture | None:
         """See ``TwoTowers``."""
@@ -242,15 +247,14 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
     """
     folder = description.transformer
     if description.kind == "sentences":
-        backbone, truncated = load_backbone(folder), description.truncated
-        modes, layers, dimension = read_layers(description.layers, backbone.dimension)
-        unit = description.output == "cosine"
-        if unit or truncated is None:  # then a last normalization is that of the tower
-            unit = unit or bool(layers and isinstance(layers[-1], Unit))
-            layers = without_last_units(layers)
-        tower = Tower(backbone, None, 1.0, length=1.0 if unit else None, layers=layers)
-        tower.dimension = min(dimension, truncated or dimension)
-        return SentenceEncoder(tower, modes)
+        towers, modes = zip(*map(_tower, description.sides), strict=True)
+        sizes = [tower.dimension for tower in towers]
+        if len({*sizes}) > 1:
+            raise ArtifactError(
+                f"{folder} has query vectors of dimension {sizes[0]} and document vectors of {sizes[1]}; choose another"
+                " model"
+            )
+        return SentenceEncoder(towers, modes)
     config = read_pretrained_config(folder)
     output = activation(description.output, folder)
     if scored := next((layer.settings for layer in description.layers if layer.kind == "LogitScore"), None):
@@ -281,6 +285,19 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
             f"{folder} has {n_scores} scores per pair, and ranking needs one; choose a model with one label"
         )
     return PairEncoder(backbone, layers, output, poolings=modes)
+
+
+def _tower(description: Description) -> tuple[Tower, tuple[Reduction, ...]]:
+    """The network of sentences, and its poolings."""
+    backbone, truncated = load_backbone(description.transformer), description.truncated
+    modes, layers, dimension = read_layers(description.layers, backbone.dimension)
+    unit = description.output == "cosine"
+    if unit or truncated is None:  # then a last normalization is that of the tower
+        unit = unit or bool(layers and isinstance(layers[-1], Unit))
+        layers = without_last_units(layers)
+    tower = Tower(backbone, None, 1.0, length=1.0 if unit else None, layers=layers)
+    tower.dimension = min(dimension, truncated or dimension)
+    return tower, modes
 
 
 def positive_label(labels: Mapping[int, str]) -> int | None:
