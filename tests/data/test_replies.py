@@ -227,6 +227,37 @@ def test_the_data_of_customers_becomes_slots_and_the_data_of_the_firm_stays() ->
     assert said == []
 
 
+def test_majorities_and_customers_are_counted_over_all_conversations() -> None:
+    """The first of several conversations is the exception in each case."""
+
+    def asked(n: int, question: str, reply: str, name: str = "") -> list[Example]:
+        return dialogue(f"d{n}", f"Where is it? {question}. I'm {name or f'Customer{chr(97 + n)}'}.", reply)
+
+    def gaps(*said: bool) -> object:
+        """Whether the order is a gap, if the customers of some conversations have said it."""
+        read = [
+            one
+            for n, known in enumerate(said)
+            for one in asked(n, f"My order is AR-5512{n}" if known else "I lost it", f"It is AR-5512{n}.")
+        ]
+        (found,) = frequent_replies(read)
+        assert found.text == "It is {order}."
+        return found.metadata.get("gaps")
+
+    assert gaps(True, False, False) == ["order"]
+    assert gaps(False, True, True) is None
+    assert gaps(True, False) is None  # half of them
+    phone = [one for n in range(4) for one in asked(n, "ok", "Call 0800 123 456.")]
+    assert texts_of(frequent_replies(phone)) == ["Call 0800 123 456."]
+    said = [*phone, *asked(7, "I am on 0800 123 456", "It is here")]  # by a customer, so it is not the firm's
+    assert texts_of(frequent_replies(said)) == ["Call {phone}."]
+    place = "It lies at Rosegarden"
+    for names, kept in ((("Zoe", "Zoe", "Zoe"), []), (("Zoe", "Ben", "Max"), [place])):
+        read = [one for n, name in enumerate(names) for one in asked(n, "ok", place, name)]
+        found = frequent_replies([*read, *asked(8, "ok", "It is sent"), *asked(9, "ok", "It is sent")])
+        assert texts_of(found) == [*kept, "It is sent"]
+
+
 @pytest.mark.parametrize(
     "reply",
     [

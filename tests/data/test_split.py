@@ -14,7 +14,7 @@ import pytest
 
 from polyrank.data import Split, choose_speaker, draw_candidates, read_examples, split, write_split
 from polyrank.data.same_words import same_words
-from polyrank.data.splits import PARTS
+from polyrank.data.splits import PARTS, _time
 from polyrank.errors import DataError, UsageError
 from polyrank.loading.recipes import load_recipe
 from polyrank.records import Example
@@ -197,6 +197,67 @@ def test_pairs_of_one_conversation_stay_together(tmp_path: Path) -> None:
     table.write_text("context,response\n" + "".join(f"q {i},a {i}\n" for i in range(30)), "utf-8")
     assert [len(part) for part in ids(split(table)).values()] == [24, 3, 3]
     assert split(table).n_candidates == 3
+
+
+def test_a_conversation_of_several_times_has_the_latest(tmp_path: Path) -> None:
+    """Its rows are in no order, and other conversations' rows are between them."""
+    rows = [
+        {
+            "id": f"{n}#{i}",
+            "context": [f"q{i} of {n}"],
+            "response": f"a{i} of {n}",
+            "time": (START + passed).isoformat(),
+        }
+        for i in range(3)
+        for n in random.Random(2).sample(range(30), 30)
+        for passed in [timedelta(hours=(n, 50 + n, 10)[i])]
+    ]
+    parts = split(written(tmp_path / "x.jsonl", rows), valid=0.1, test=0.2, n_candidates=2)
+    assert (parts.by, ids(parts)["test"]) == ("time", [str(n) for n in range(24, 30)])
+    assert ids(parts)["valid"] == ["21", "22", "23"]
+    assert parts.test.times == tuple((START + timedelta(hours=50 + n)).replace(tzinfo=UTC) for n in (24, 29))
+
+
+def test_only_numbers_join_ids_and_only_whole_conversations_are_equal(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"{n}#{end}", "context": [f"q{end} of {n}"], "response": f"a{end} of {n}"}
+        for n in range(9)
+        for end in ("a", "1", "02")
+    ]
+    parts = split(written(tmp_path / "x.jsonl", rows), by="id", valid=0.2, test=0.2, n_candidates=2)
+    names = sorted(name for part in ids(parts).values() for name in part)
+    assert names == sorted([*map(str, range(9)), *(f"{n}#a" for n in range(9))])
+    ends = [
+        {"id": f"{n}#{i}", "context": [f"q{i} {n if i == 0 else ''}"], "response": f"a{i}"}
+        for n in range(12)
+        for i in range(2)
+    ]
+    assert split(written(tmp_path / "y.jsonl", ends), by="id", n_candidates=2).n_repeated == 0
+    same = [
+        {**row, "id": f"copy {row['id']}"} for row in ends[: 2 * 6]
+    ]  # copies stay on the side of the first, in any order
+    for part in ("valid", "test"):
+        sides = [
+            {
+                name.removeprefix("copy ")
+                for name in ids(
+                    split(written(tmp_path / "z.jsonl", each), by="id", valid=0.2, test=0.2, n_candidates=2)
+                )[part]
+            }
+            for each in ([*ends, *same], [*same, *ends])
+        ]
+        assert sides[0] == sides[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "day"),
+    [
+        (200_000_000_000, "1976-05-03"), (900_000_000_000, "1998-07-09"), (99_000_000_000, "5107-03-10"),
+        (-200_000_000_000, "1963-08-31"), ("900000000000", "1998-07-09"), ("900000000", "1998-07-09"),
+    ],
+)  # fmt: skip
+def test_large_numbers_are_milliseconds(value: Any, day: str) -> None:
+    assert str(_time({"time": value}))[:10] == day
 
 
 def test_lists_are_redrawn_from_their_part(tmp_path: Path) -> None:
