@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from email import message_from_bytes, policy
 from email.message import EmailMessage
 from email.utils import format_datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from polyrank_chats import import_chats
+from polyrank_chats.forms.mail import _message, by_subject
+from polyrank_chats.messages import Message
 from polyrank_chats.quotations import unquoted
 
 Write = Callable[[str, Any], Path]
@@ -104,3 +107,50 @@ def test_names_in_other_columns_are_replaced(write: Write) -> None:
     rows = "1,customer,Ann Lee,hi\n1,agent,Ann Lee,Hi Ann\n"
     found = import_chats(write("x.csv", f"ticket,sender,Customer Name,message\n{rows}"))
     assert [turn["text"] for turn in found.dialogues[0]["turns"]] == ["hi", "Hi {customer}"]
+
+
+def a_mail(number: int, sender: str, subject: str, to: str, cc: str = "", **more: str) -> bytes:
+    headers = {"From": sender, "To": to, "Cc": cc, "Subject": subject, "Message-ID": f"<{number}@x.example>"}
+    headers |= {"Date": f"Mon, 6 May 2024 {10 + number}:00:00 +0000"} | {
+        k.replace("_", "-"): v for k, v in more.items()
+    }
+    lines = [f"{name}: {value}" for name, value in headers.items() if value]
+    return "\r\n".join([*lines, "", f"Text {number}.", ""]).encode()
+
+
+def read_mail(raw: bytes) -> Message:
+    found = _message(message_from_bytes(raw, policy=policy.default), "w")
+    assert isinstance(found, Message)
+    return found
+
+
+def test_a_mail_has_all_its_recipients_and_all_mails_that_it_answers() -> None:
+    to, cc = "Bea <bea@shop.example>, help@shop.example", "cy@y.example, Dee <dee@z.example>"
+    references = {"References": "<1@x.example> <2@x.example>", "In_Reply_To": "<2@x.example> <4@x.example>"}
+    mail = read_mail(a_mail(3, "Ann <ann@x.example>", "Re: Wifi", to, cc, **references))
+    assert mail.recipients == ("bea@shop.example", "help@shop.example", "cy@y.example", "dee@z.example")
+    assert [found.strip("<>") for found in mail.answers] == ["1@x.example", "2@x.example", "4@x.example"]
+    assert (mail.sender, mail.sender_id, mail.subject) == ("Ann", "ann@x.example", "Re: Wifi")
+    alone = read_mail(a_mail(3, "Ann <ann@x.example>", "Re: Wifi", to, References="<1@x.example>"))
+    assert [found.strip("<>") for found in alone.answers] == ["1@x.example"]
+
+
+def test_a_mail_without_references_answers_the_last_of_its_subject_and_one_of_its_people() -> None:
+    help_, others = "help@shop.example", ", ".join(f"p{n}@p{n}.example" for n in range(9))
+    mails = [
+        a_mail(0, "ann@x.example", "Wifi", help_, "cy@y.example"),
+        a_mail(1, help_, "Re: Wifi", "ann@x.example"),
+        a_mail(2, "dee@z.example", "Wifi", help_),
+        a_mail(3, "cy@y.example", "RE: wifi", help_, others),  # with one person in common
+        a_mail(4, "eve@e.example", "Re: Wifi", help_),  # with none but the staff
+        a_mail(5, "p8@p8.example", "Re: Wifi", help_),
+        a_mail(6, "ann@x.example", "Wifi", help_),  # a new mail
+        a_mail(7, help_, "Re: Bill", "ann@x.example"),
+    ]
+    linked = by_subject([read_mail(raw) for raw in mails])
+    answered = {each.text: [found.strip("<>")[0] for found in each.answers] for each in linked}
+    assert {text: answers for text, answers in answered.items() if answers} == {
+        "Text 1.": ["0"],
+        "Text 3.": ["0"],
+        "Text 5.": ["3"],
+    }

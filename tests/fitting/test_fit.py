@@ -129,6 +129,8 @@ def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
     assert {name: line[name]["mean"] for name in line} == pytest.approx(
         {name: metrics[name] for name in ("MRR", "R@1")}
     )
+    bm25 = polyrank.evaluate(polyrank.load("bm25", corpus=corpus_of(data.tests)), data.tests)
+    assert polyrank.summarise(bm25)["metrics"] == pytest.approx(report["test"]["BM25"]["metrics"])
     kept = [one["step"] for one in report["lines"] if one["kept"]]
     assert len(kept) == len([row for row in report["terms"] if row["weights"]])
     assert report["data"] == {**data.facts(), "suspects": report["data"]["suspects"]}

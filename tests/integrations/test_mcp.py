@@ -14,6 +14,7 @@ from mcp import Client, StdioServerParameters
 
 import polyrank
 from polyrank.integrations.mcp import make_server
+from polyrank.ranking.abstention import Abstention
 from polyrank.ranking.relevance import Relevance
 from polyrank.scorers.ranker import as_ranker
 
@@ -88,8 +89,37 @@ def test_an_agent_suggests_ranks_explains_and_adds(over: str, index: Path) -> No
     expected = ["the context is empty", "character", "nobody", "text"]
     assert all(words in text for words, text in zip(expected, errors, strict=True)), errors
     with polyrank.open(index) as replies:
-        assert replies.candidate("new").text == "please restart it"
+        assert (replies.candidate("new").text, replies.candidate("new").metadata) == (
+            "please restart it",
+            {"long": True},
+        )
         replies.remove(["new"])
+
+
+def test_a_server_may_be_read_only_abstain_and_rank_all(index: Path) -> None:
+    with polyrank.open(index) as replies:
+        ranked = replies.scorer.rank(ASKED, REPLIES)
+        explained = replies.explain(ASKED, "thanks a lot").as_dict()
+        replies.add([{"id": "copy", "text": "Restart the router!", "metadata": {"long": True}}])
+        diverse = replies.answer(ASKED, 9, diverse=True).ranked
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("rank", {"conversation": ASKED, "candidates": REPLIES}),
+            ("explain", {"conversation": ASKED, "text": "thanks a lot"}),
+            ("suggest", {"conversation": ASKED, "k": 9}),
+        ]
+        tools, sorted_, why, suggested = asyncio.run(called(make_server(replies, read_only=True), calls))
+        assert tools == ["explain", "rank", "suggest"]
+        assert [(one["index"], one["text"]) for one in sorted_["replies"]] == [(int(r.id), r.text) for r in ranked]
+        assert why["score"] == pytest.approx(explained["score"], abs=1e-5)
+        assert [one["metadata"] for one in suggested["replies"]] == [reply.metadata for reply in diverse]
+        assert {str(reply.metadata) for reply in diverse} == {"{'long': True}", "{'long': False}"}
+        assert len(diverse) == len(REPLIES)  # one of two near-copies
+        replies.scorer.abstention = Abstention("score", 1e9)
+        replies.scorer.relevance = None
+        _, nothing, all_of_them = asyncio.run(called(make_server(replies), [calls[2], calls[0]]))
+        assert nothing["abstained"] is True
+        assert {*all_of_them["replies"][0]} == {"index", "text", "score"}
+        replies.remove(["copy"])
 
 
 @pytest.mark.deep

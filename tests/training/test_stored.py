@@ -335,11 +335,13 @@ def test_all_right_answers_are_known_from_disk(
     n_at_a_time: int, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped_examples, "MANY", n_at_a_time)
+    monkeypatch.setattr(mapped_examples, "ROWS", n_at_a_time)
     monkeypatch.setattr(stored_tokens, "EXAMPLES", n_at_a_time)
     texts = BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 512)
     for name, rows in (("pairs", ANSWERED[:4]), ("candidates", ANSWERED[4:])):
         write_rows(tmp_path / f"{name}.jsonl", rows)
         data = stored(tmp_path / f"{name}.jsonl")
+        assert [*data] == [right_first(example) for example in read_examples(tmp_path / f"{name}.jsonl").examples]
         tokens, rights = open_tokens(data, texts), collect_right_answers([*data])
         batch = [*enumerate(data)]
         memory = in_batch(batch, ["is it", "today"], texts=texts, rights=rights)
