@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import polyrank
 from polyrank.config.models import MODEL
 from polyrank.errors import ArtifactError
 from polyrank.index.local.matrix import MATRIX
 from polyrank.loading.folders import RANKER
+from polyrank.scorers.ranker import as_ranker, load_ranker
 from polyrank.storage.document import (
     SEAL,
     DocumentKind,
@@ -108,7 +110,20 @@ def test_missing_fields_are_named(tmp_path: Path) -> None:
             read_document(folder, MODEL)
     (tmp_path / MODEL.file).write_bytes(seal({"a": 1}, MODEL))
     assert has_document(tmp_path, MODEL)
-    assert read_document(tmp_path, MODEL) == {"a": 1}
+    document = read_document(tmp_path, MODEL)
+    assert document == {"a": 1}
+    with pytest.raises(ArtifactError, match=r"config\.json has no 'b': another version wrote it; restore the model"):
+        document["b"]
+
+
+def test_a_ranker_of_another_form_is_refused_with_the_command(tmp_path: Path) -> None:
+    as_ranker(polyrank.load("shipped:convert")).save(tmp_path / "ranker")
+    document = read_document(tmp_path / "ranker", RANKER)
+    for removed in document.keys() - {"fingerprint"}:  # computed again
+        other = {key: value for key, value in document.items() if key != removed}
+        (tmp_path / "ranker" / RANKER.file).write_bytes(seal(other, RANKER))
+        with pytest.raises(ArtifactError, match=f"has no '{removed}'.*make it again with polyrank tune"):
+            load_ranker(tmp_path / "ranker", polyrank.load)
 
 
 def test_parts_are_checked(tmp_path: Path) -> None:

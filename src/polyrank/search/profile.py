@@ -114,7 +114,7 @@ def save_profile(profile: Profile) -> Path:
     folder = profile_folder()
     try:
         profiles = read_document(folder, PROFILES)["profiles"]
-    except (PolyrankError, OSError, KeyError):
+    except (PolyrankError, OSError):
         profiles = {}
     profiles = profiles if isinstance(profiles, dict) else {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def save_profile(profile: Profile) -> Path:
 def _load(folder: Path, key: str) -> Profile:
     try:
         profile = from_dict(Profile, read_document(folder, PROFILES)["profiles"][key])
-    except (PolyrankError, OSError, KeyError, TypeError, AttributeError):
+    except (PolyrankError, OSError, TypeError, AttributeError):
         return _shipped()
     values = asdict(profile).values()
     lines = [value if isinstance(value, tuple) else (value, value) for value in values]

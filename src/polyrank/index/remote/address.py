@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import UsageError
 from polyrank.loading.folders import REMOTE
 from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import new_folder
@@ -78,10 +78,7 @@ def read_address(path: Path) -> Address:
         ArtifactError: the document is missing or damaged.
     """
     document = read_document(path, REMOTE)
-    try:
-        return Address(str(document["uri"]), str(document["collection"]), str(document.get("database", "")))
-    except KeyError as error:
-        raise ArtifactError(f"{path / REMOTE.file} lacks {error}; {REMOTE.remedy}") from error
+    return Address(str(document["uri"]), str(document["collection"]), str(document.get("database", "")))
 
 
 def write_address(path: Path, address: Address, *, replace: bool = False) -> None:
