@@ -14,7 +14,7 @@ from slots import leaks, said_as_is, search, tickets, with_slots
 
 @pytest.mark.parametrize("least", [1, pytest.param(2, marks=pytest.mark.deep)])
 def test_no_planted_value_leaks(least: int, tmp_path: Path) -> None:
-    made = tickets(80, seed=least)
+    made = tickets(40, seed=least)
     examples = read_examples([ticket.row() for ticket in made], speaker="agent").examples
     catalogue = frequent_replies(examples, min_count=least)
     assert len(catalogue) > 20
