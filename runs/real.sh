@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Real data: trains every model from the embedded MiniLM on the same examples and evaluates each on the same test lists.
+# Real data: trains every model from one start, the embedded MiniLM, on the same examples and evaluates each on the same test lists.
 #   DATA=folder BUDGET=pairs DROPOUT=share LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
+# START: the start of all models. A stopped run resumes when you start it again.
 # Writes runs/work/SET/MODEL, and stores SET/MODEL with runs/record.py. NAME=short, for example, writes runs/work/short/SET and
 # stores short/SET/MODEL, so that you can compare budgets.
 set -euo pipefail
@@ -8,6 +9,7 @@ cd "$(dirname "$0")/.."
 . runs/corpora.sh
 DATA=$(realpath "${DATA:-../shared/data}")
 NAME=${NAME:-}
+START=${START:-embedded}
 BUDGET=${BUDGET:-11520}
 DROPOUT=${DROPOUT:-0.0}
 THREADS=${THREADS:-}
@@ -25,10 +27,11 @@ for set in $SETS; do
     work=$PWD/runs/work/$place/$model
     case $model in
       bm25) scorer=bm25 ;;
-      untuned) scorer=untuned:embedded ;;
+      untuned) scorer=untuned:$START ;;
       *)
-        polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" --set "data.max_train=$BUDGET" \
-          --set "train.dropout=$DROPOUT" --overwrite ${THREADS:+--threads "$THREADS"}
+        [[ -e $work/result.json ]] || polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" \
+          --set "model.backbone=$START" --set "data.max_train=$BUDGET" --set "train.dropout=$DROPOUT" --resume \
+          ${THREADS:+--threads "$THREADS"}
         scorer=runs/work/$place/$model/model
         ;;
     esac

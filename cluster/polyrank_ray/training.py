@@ -7,8 +7,9 @@ the checkpoint in that folder.
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,20 @@ def train(
             finally:
                 ray.kill(mailbox)  # without the mailbox, the workers stop
                 fitting.join(ENDING_S)  # Ray ends a process in which a thread calls it after the connection's end
+
+
+@contextmanager
+def trainer(address: str) -> Iterator[Callable[..., list[RunResult]]]:
+    """``train`` on one cluster, to which this process stays connected between trainings.
+
+    Args:
+        address: see ``connected``.
+
+    Raises:
+        OfflineError: no cluster answers.
+    """
+    with connected(address):
+        yield partial(train, address=address)
 
 
 def _listen(

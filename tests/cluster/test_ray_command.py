@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrank.errors import UsageError
+from polyrank.errors import OfflineError, UsageError
 from processes import run
 
 WRONG = [
@@ -27,6 +27,13 @@ def test_a_wrong_option_is_refused_before_a_cluster_is_connected(command: str, w
     assert words in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == [recipe]
+
+
+def test_a_fit_first_asks_whether_its_cluster_answers(tmp_path: Path) -> None:
+    refused = run("fit", "none", "-o", tmp_path / "support", "--ray", "127.0.0.1:1")
+    assert refused.returncode == OfflineError.exit_code
+    assert "127.0.0.1:1" in refused.stderr
+    assert not (tmp_path / "support").exists()
 
 
 def test_messages_name_options() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from polyrank.cli.console import notify, track, use_processor
 from polyrank.cli.options import AllThreads, Device, Json, Overwrite, Resume
 from polyrank.cli.training import TrainingDisplay, check_resume
 from polyrank.config.names import SAMPLE
+from polyrank.loading.extensions import extension
 
 WIDTHS = (34, 22, 22, 12, 6, 8)
 
@@ -29,6 +31,7 @@ def fit(
     resume: Resume = False,
     overwrite: Overwrite = False,
     device: Device = "auto",
+    ray: Annotated[str | None, Option(help="Train on this Ray cluster: auto, HOST:PORT or local.")] = None,
     threads: AllThreads = None,
     json_: Json = False,
 ) -> None:
@@ -37,8 +40,10 @@ def fit(
     Tries baselines, shipped encoders, terms without training, then trainings, and keeps what measurably helps on
     validation conversations. Ctrl-C ends with the best so far.
     """
-    given = {"minutes": minutes, "ms": ms, "precision": precision, "replies": replies, "device": device}
-    _fit(data, output, json_, threads, resume=resume, overwrite=overwrite, **given)
+    given: dict[str, Any] = {"minutes": minutes, "ms": ms, "precision": precision, "replies": replies, "device": device}
+    with nullcontext() if ray is None else extension("cluster")(ray) as train:
+        given |= {} if train is None else {"train": train}
+        _fit(data, output, json_, threads, resume=resume, overwrite=overwrite, **given)
 
 
 def quickstart(

@@ -36,7 +36,8 @@ from polyrank.scorers.terms import term_kinds
 from polyrank.scorers.terms.counts import Counts, count_replies
 from polyrank.storage.durable import check_replaceable, make_folders, sha256_file
 from polyrank.storage.lock import hold
-from polyrank.training import train
+from polyrank.training import RunResult
+from polyrank.training import train as train_here
 from polyrank.training.data import examples_digest
 from polyrank.training.signals import InterruptedTraining
 from polyrank.tuning import Tuning, tune
@@ -75,6 +76,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     device: str = "auto",
+    train: Callable[..., list[RunResult]] = train_here,
     show: Callable[[Line], None] = lambda line: None,
     progress: Progress = lambda _, batches: batches,
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
@@ -98,6 +100,8 @@ def fit(
         resume: continue an interrupted call, or a finished one with more minutes; finished steps are not repeated.
         overwrite: replace an earlier fit.
         device: for networks.
+        train: trains a recipe, called like ``polyrank.train``: ``polyrank_ray.train`` does it on a cluster, whose time
+            the minutes then count as it passes.
         show: called with each line.
         progress: see ``polyrank.tune``.
         report: called with the seed and each record of a training.
@@ -116,11 +120,12 @@ def fit(
             raise UsageError(f"{folder} holds a fit; pass `resume=True` to continue it, or `overwrite=True`")
         check_replaceable(folder, own_files=OWN_FILES, replace=overwrite)
     make_folders(folder)
-    budget = Budget(minutes, clock=make_clock(on_processor=choose_device(device).type == "cpu"))
+    on_processor = choose_device(device).type == "cpu" and train is train_here
+    budget = Budget(minutes, clock=make_clock(on_processor=on_processor))
     with hold(folder / LOCK, f"{folder} is being fitted in", required=False):
         for path in () if resume else (path for name in OWN_FILES if name != LOCK for path in folder.glob(name)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        run = FitRun(folder, budget, ms, device, show, progress, report, notify)
+        run = FitRun(folder, budget, ms, device, train, show, progress, report, notify)
         try:
             run.read(Path(data), catalogue)
         except PolyrankError:
@@ -143,13 +148,14 @@ class FitRun:
     Args:
         folder: of the fit.
         budget: its minutes.
-        ms, device, show, progress, report, notify: see ``fit``.
+        ms, device, train, show, progress, report, notify: see ``fit``.
     """
 
     folder: Path
     budget: Budget
     ms: float | None
     device: str
+    train: Callable[..., list[RunResult]]
     show: Callable[[Line], None]
     progress: Progress
     report: Callable[..., None]
@@ -254,7 +260,7 @@ class FitRun:
         def compute() -> list[Line]:
             output = self.folder / "runs" / f"{planned.folder}-{plan['n_steps']}"
             recipe = planned.recipe(self.data, output, max_steps=plan["n_steps"])
-            (trained, *_) = train(recipe, resume=True, device=self.device, report=self.report)
+            (trained, *_) = self.train(recipe, resume=True, device=self.device, report=self.report)
             model = self._opened(str(trained.model.resolve()))
             if not planned.is_kept:
                 metrics = self._metrics(self._tuned({planned.name: model}, WITHOUT_TRAINING))
@@ -275,7 +281,7 @@ class FitRun:
         folder = self.folder / "runs" / f"{planned.folder}-pace"
 
         def measure() -> dict[str, Any]:
-            return asdict(Pace.measured(planned, self.data, folder, self.device, self.budget.clock))
+            return asdict(Pace.measured(planned, self.data, folder, self.device, self.train, self.budget.clock))
 
         return Pace(**self.journal.recall(f"{planned.like or planned.folder}-pace", self.settings, measure))
 

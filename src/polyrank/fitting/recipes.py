@@ -12,7 +12,7 @@ from polyrank.config.starter_recipe import Start, best_start, for_given_negative
 from polyrank.evaluation import evaluate
 from polyrank.fitting.data import FitData
 from polyrank.records import Example
-from polyrank.training import train
+from polyrank.training import RunResult
 from polyrank.training.data import n_given
 
 MANY_REPEATS = 0.2
@@ -116,7 +116,15 @@ class Pace:
     check: float
 
     @classmethod
-    def measured(cls, planned: Planned, data: FitData, folder: Path, device: str, clock: Callable[[], float]) -> "Pace":
+    def measured(
+        cls,
+        planned: Planned,
+        data: FitData,
+        folder: Path,
+        device: str,
+        train: Callable[..., list[RunResult]],
+        clock: Callable[[], float],
+    ) -> "Pace":
         """Train for a few updates, into a folder that is removed again, and rank a few lists."""
         times: list[float] = []
         recipe, began = planned.recipe(data, folder, max_steps=N_TIMED), clock()

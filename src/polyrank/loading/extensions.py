@@ -8,7 +8,7 @@ from typing import Any
 from polyrank.errors import DataError, UsageError
 
 GROUP = "polyrank.extensions"
-DISTRIBUTIONS = {"chats": "polyrank-chats", "texts": "polyrank-chats", "ray": "polyrank-ray"}
+DISTRIBUTIONS = {"chats": "polyrank-chats", "texts": "polyrank-chats", "ray": "polyrank-ray", "cluster": "polyrank-ray"}
 
 
 def extension(name: str) -> Callable[..., Any]:
@@ -16,7 +16,8 @@ def extension(name: str) -> Callable[..., Any]:
 
     Args:
         name: ``chats`` and ``ray``, command lines, called with their arguments and name; ``texts``, which reads a
-            column of texts.
+            column of texts; ``cluster``, a connection to a
+            cluster that trains like ``polyrank.train``.
 
     Raises:
         UsageError: its distribution is not installed.

