@@ -120,12 +120,12 @@ def test_a_column_of_times_with_bad_rows_is_an_error_that_names_the_first(write:
 
 def test_tens_of_thousands_of_dates_take_seconds() -> None:
     start = datetime.datetime(2023, 2, 1)
-    texts = [f"{start + datetime.timedelta(seconds=20 * i):%d. février %Y à %H:%M:%S}" for i in range(25_000)]
+    texts = [f"{start + datetime.timedelta(seconds=20 * i):%d. février %Y à %H:%M:%S}" for i in range(10_000)]
     started = process_time()
     form, _ = date_form(texts)
     for text in texts:
         read_time(text, form)
-    assert process_time() - started < 8
+    assert process_time() - started < 4
 
 
 @pytest.mark.skipif(not REPORTS.exists(), reason="needs the reports next to the repository")

@@ -12,9 +12,19 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 from slots import leaks, said_as_is, search, tickets, with_slots
 
 
-@pytest.mark.parametrize("least", [1, pytest.param(2, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("least", [1, 2])
+def test_no_reply_of_a_catalogue_holds_a_planted_value(least: int) -> None:
+    made = tickets(80, seed=least)
+    examples = read_examples([ticket.row() for ticket in made], speaker="agent").examples
+    catalogue = frequent_replies(examples, min_count=least)
+    assert len(catalogue) > 20
+    assert not leaks((reply.text for reply in catalogue), set().union(*(ticket.planted for ticket in made)))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("least", [1, 2])
 def test_no_planted_value_leaks(least: int, tmp_path: Path) -> None:
-    made = tickets(40, seed=least)
+    made = tickets(80, seed=least)
     examples = read_examples([ticket.row() for ticket in made], speaker="agent").examples
     catalogue = frequent_replies(examples, min_count=least)
     assert len(catalogue) > 20

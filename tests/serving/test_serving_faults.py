@@ -654,7 +654,7 @@ def test_a_signal_loses_no_request(folder: Path, tiny_backbone: Path) -> None:
     counts: Counter[int] = Counter()
     going = threading.Barrier(5)
     path = make_index(folder / "stopped", tiny_backbone)
-    (folder / "drain.toml").write_text("drain_s = 1.5\n", "utf-8")
+    (folder / "drain.toml").write_text("drain_s = 0.5\n", "utf-8")
     with serving(f"m={path}", "--config", folder / "drain.toml") as running:
 
         def ask() -> None:

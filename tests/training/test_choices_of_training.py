@@ -100,7 +100,7 @@ def test_the_best_model_is_chosen_by_validation_not_training_loss(tmp_path: Path
 
 def test_settings_that_need_validations_are_named_without_them(tmp_path: Path, write_rows: Write) -> None:
     said: list[str] = []
-    plan = recipe(write_rows("train.jsonl", rows(1)), None, tmp_path / "run", early_stopping=2)
+    plan = recipe(write_rows("train.jsonl", rows(1)), None, tmp_path / "run", epochs=1, early_stopping=2)
     train(plan, device="cpu", notify=said.append)
     assert "warning: train.early_stopping = 2 has no effect: it needs validation examples" in said
 

@@ -543,23 +543,23 @@ def test_a_run_that_its_time_limit_ended_resumes_to_the_same_bits(dialogues: Pat
 
 def _pretrain(dialogues: str, output: str) -> None:
     torch.set_num_threads(1)
-    pretrain(plan(Path(dialogues), Path(output), "train.steps=60"))
+    pretrain(plan(Path(dialogues), Path(output), "train.steps=30"))
 
 
 def test_a_killed_run_resumes_to_the_same_bits(dialogues: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    pretrain(plan(dialogues, tmp_path / "whole", "train.steps=60"))
+    pretrain(plan(dialogues, tmp_path / "whole", "train.steps=30"))
     metrics = tmp_path / "cut" / "metrics.jsonl"
     child = processes.start(_pretrain, str(dialogues), str(tmp_path / "cut"))
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and child.is_alive():
-        if metrics.exists() and metrics.read_bytes().count(b"\n") > 20:
+        if metrics.exists() and metrics.read_bytes().count(b"\n") > 8:
             break
         child.join(0.01)
     child.kill()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    pretrain(plan(dialogues, tmp_path / "cut", "train.steps=60"), resume=True)
+    pretrain(plan(dialogues, tmp_path / "cut", "train.steps=30"), resume=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 

@@ -55,10 +55,10 @@ def tensors_kind(
     )
 
 
-class Document(dict[str, Any]):
+class DocumentValues(dict[str, Any]):
     """A JSON object of a document; reading a key that it lacks refuses the document, whose form has changed since.
 
-    >>> Document({"scale": 1.0}, "support/ranker.json", "make it again")["relevance"]
+    >>> DocumentValues({"scale": 1.0}, "support/ranker.json", "make it again")["relevance"]
     Traceback (most recent call last):
     polyrank.errors.ArtifactError: support/ranker.json has no 'relevance': another version wrote it; make it again
     """
@@ -111,7 +111,7 @@ def unseal(data: bytes, path: Path, kind: DocumentKind) -> dict[str, Any]:
         ArtifactError: the file is damaged, or a newer version of polyrank wrote it.
     """
     try:
-        document = json.loads(data, object_hook=lambda values: Document(values, path, kind.remedy))
+        document = json.loads(data, object_hook=lambda values: DocumentValues(values, path, kind.remedy))
         if not isinstance(document, dict):
             raise ValueError("it is not a JSON object")
         check_format(path, document, kind.format, kind.remedy)
@@ -122,7 +122,7 @@ def unseal(data: bytes, path: Path, kind: DocumentKind) -> dict[str, Any]:
             raise ValueError("its checksum does not match")
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is damaged ({error}); {kind.remedy}") from error
-    return Document({key: value for key, value in document.items() if key not in SEAL}, path, kind.remedy)
+    return DocumentValues({key: value for key, value in document.items() if key not in SEAL}, path, kind.remedy)
 
 
 def check_format(where: Path | str, document: Mapping[str, Any], supported: int, remedy: str) -> None:

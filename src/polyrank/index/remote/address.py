@@ -78,7 +78,7 @@ def read_address(path: Path) -> Address:
         ArtifactError: the document is missing or damaged.
     """
     document = read_document(path, REMOTE)
-    return Address(str(document["uri"]), str(document["collection"]), str(document.get("database", "")))
+    return Address(str(document["uri"]), str(document["collection"]), str(document["database"]))
 
 
 def write_address(path: Path, address: Address, *, replace: bool = False) -> None:
