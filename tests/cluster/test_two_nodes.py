@@ -106,9 +106,9 @@ def fit_alone(data: Path, output: Path) -> None:
 @pytest.mark.slow
 def test_a_fit_whose_trainings_run_on_a_cluster_gives_the_same_ranker(tmp_path: Path, nodes: ray_nodes.Nodes) -> None:
     (tmp_path / "data").mkdir()
-    for name, n in (("train", 8), ("valid", 6), ("test", 6)):
-        rows = (SAMPLE / f"{name}.jsonl").read_text("utf-8").splitlines(keepends=True)
-        (tmp_path / "data" / f"{name}.jsonl").write_text("".join(rows[:n]), "utf-8")
+    train, valid = ((SAMPLE / name).read_text("utf-8").splitlines(True) for name in ("train.jsonl", "valid.jsonl"))
+    for name, chosen in (("train", train[:8]), ("valid", valid[:6]), ("test", valid[-6:])):
+        (tmp_path / "data" / f"{name}.jsonl").write_text("".join(chosen), "utf-8")
     nodes.run(fit_on_ray, tmp_path / "data", tmp_path / "ray")
     assert join([start(fit_alone, tmp_path / "data", tmp_path / "alone")]) == [0]
     reports = [json.loads((tmp_path / name / "report.json").read_text("utf-8")) for name in ("ray", "alone")]
