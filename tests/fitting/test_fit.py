@@ -1,6 +1,7 @@
 """``polyrank.fit`` on the sample: its folder, resumption, interruption and refusals."""
 
 import csv
+import html
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 import polyrank
 from polyrank import Fitted
@@ -16,7 +18,7 @@ from polyrank.config.names import SAMPLE
 from polyrank.errors import DataError, UsageError
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
 from polyrank.fitting.recipes import planned_trainings
-from polyrank.fitting.report import Line, answers_of
+from polyrank.fitting.report import Line, Section, answers_of
 from polyrank.index import is_index
 from polyrank.scorers.lexical import corpus_of
 from servers import serving
@@ -85,6 +87,14 @@ def test_the_server_has_the_report(stopped: tuple[Path, Fitted]) -> None:
     with serving(folder / "support") as running, running.client() as client:
         assert client.get("/v1/models/support/report").json() == fitted.report
         assert client.post("/v1/respond", json={"context": ["my wifi is down"], "k": 1}).json()["results"]
+
+
+def test_texts_of_users_stay_texts_in_a_report() -> None:
+    texts = ["<img src=https://x.org/1.png>", "[a](https://x.org) *b* __c__ `d` | \\e ~~f~~", "&lt; <b>g</b>\n# h"]
+    text = Section("Answers", headings=["context"], rows=[[one] for one in texts]).markdown()
+    page = MarkdownIt("js-default").render(text)
+    assert re.findall(r"<(\w+)", page) == ["h2", "table", "thead", "tr", "th", "tbody", *["tr", "td"] * 3]
+    assert [html.unescape(cell) for cell in re.findall(r"<td>(.*)</td>", page)] == [" ".join(t.split()) for t in texts]
 
 
 def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> None:

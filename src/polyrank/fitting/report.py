@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Any
+
+from markdown_it import MarkdownIt
 
 from polyrank.answering.explain import explain
 from polyrank.evaluation.plots import new_figure, save
@@ -21,6 +24,7 @@ from polyrank.storage.durable import write_file
 
 N_ANSWERS = 10
 HEADINGS = ("step", "MRR of validation, %", "gain", "result", "CPU minutes", "ms per answer")
+MARKUP = re.compile(r"[\\`*_\[\]<&|~]")  # in texts of users
 Label = Callable[[str], str]
 
 
@@ -68,34 +72,23 @@ class Section:
     def markdown(self) -> str:
         """As Markdown.
 
-        >>> print(Section("Data", ["2 pairs."], ["part", "pairs"], [["train", "1|2"]]).markdown())
+        >>> print(Section("Data", ["2 pairs."], ["part", "pairs"], [["*train*", "1|2"]]).markdown())
         ## Data
         <BLANKLINE>
         2 pairs.
         <BLANKLINE>
         | part | pairs |
         | --- | --- |
-        | train | 1\\|2 |
+        | \\*train\\* | 1\\|2 |
         """
         blocks = [f"## {self.title}", *self.paragraphs]
         if self.rows:
             lines = [self.headings, ["---"] * len(self.headings), *self.rows]
-            cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+            cells = ([MARKUP.sub(r"\\\g<0>", " ".join(cell.split())) for cell in line] for line in lines)
             blocks.append("\n".join(f"| {' | '.join(line)} |" for line in cells))
         if self.commands:
             blocks.append("\n".join(("```sh", *self.commands, "```")))
         return "\n\n".join(blocks)
-
-    def html(self) -> str:
-        """As a part of a page."""
-        parts = [f"<h2>{html.escape(self.title)}</h2>", *(f"<p>{html.escape(text)}</p>" for text in self.paragraphs)]
-        if self.rows:
-            head = "".join(f"<th>{html.escape(text)}</th>" for text in self.headings)
-            body = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.rows)
-            parts.append(f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>")
-        if self.commands:
-            parts.append(f"<pre>{html.escape(chr(10).join(self.commands))}</pre>")
-        return "\n".join(parts)
 
 
 def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
@@ -109,7 +102,8 @@ def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
     sections = [summary(figures), _steps(figures), _data(figures), *answers, _by_hand(figures)]
     title = f"polyrank fit {figures['settings']['data']}"
     text = "\n\n".join([f"# {title}", *(section.markdown() for section in sections)])
-    first, *others = (section.html() for section in sections)
+    render = MarkdownIt("js-default").render  # which escapes HTML
+    first, *others = (render(section.markdown()) for section in sections)
     body = "\n".join([first, _plot(figures, folder / "report.svg"), *others])
     page = Template(Path(__file__).with_suffix(".html").read_text("utf-8")).substitute(
         title=html.escape(title), body=body
