@@ -1,6 +1,5 @@
 """A Ray cluster of two nodes, one of which is killed: equal losses, each text once, an answer to every request."""
 
-import json
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import polyrank
 import ray_nodes
 from attached import end_with_parent
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.names import SAMPLE
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import ConfigError, UsageError
 from polyrank.training import train
@@ -25,7 +23,6 @@ from polyrank_ray import cluster as connection
 from polyrank_ray import encode
 from polyrank_ray import train as train_on_ray
 from polyrank_ray.blocks import block_file, index_blocks, read_blocks
-from polyrank_ray.training import trainer
 from processes import join, run, start
 from test_ranks import assert_alike
 from train_settings import train_config
@@ -91,31 +88,6 @@ def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
     files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("ray", "alone")]
     assert files[0] == files[1]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
-
-
-def fit_on_ray(nodes: ray_nodes.Nodes, data: Path, output: Path) -> None:
-    with trainer("auto") as train:
-        polyrank.fit(data, output, minutes=60, device="cpu", train=train)
-
-
-def fit_alone(data: Path, output: Path) -> None:
-    polyrank.fit(data, output, minutes=60, device="cpu")
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-def test_a_fit_whose_trainings_run_on_a_cluster_gives_the_same_ranker(tmp_path: Path, nodes: ray_nodes.Nodes) -> None:
-    (tmp_path / "data").mkdir()
-    train, valid = ((SAMPLE / name).read_text("utf-8").splitlines(True) for name in ("train.jsonl", "valid.jsonl"))
-    for name, chosen in (("train", train[:8]), ("valid", valid[:6]), ("test", valid[-6:])):
-        (tmp_path / "data" / f"{name}.jsonl").write_text("".join(chosen), "utf-8")
-    nodes.run(fit_on_ray, tmp_path / "data", tmp_path / "ray")
-    assert join([start(fit_alone, tmp_path / "data", tmp_path / "alone")]) == [0]
-    reports = [json.loads((tmp_path / name / "report.json").read_text("utf-8")) for name in ("ray", "alone")]
-    steps = [[(line["step"], line["metrics"], line["kept"]) for line in report["lines"]] for report in reports]
-    assert steps[0] == steps[1]
-    assert "Bi-encoder" in [step for step, *_ in steps[0]]
-    assert not reports[0]["untried"]
 
 
 def train_in_vain(nodes: ray_nodes.Nodes, plan: Recipe) -> None:

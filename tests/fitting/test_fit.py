@@ -13,7 +13,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 import polyrank
-from polyrank import Fitted
+from polyrank import Fitted, RunResult
 from polyrank.config.names import SAMPLE
 from polyrank.errors import DataError, UsageError
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
@@ -95,6 +95,20 @@ def test_texts_of_users_stay_texts_in_a_report() -> None:
     page = MarkdownIt("js-default").render(text)
     assert re.findall(r"<(\w+)", page) == ["h2", "table", "thead", "tr", "th", "tbody", *["tr", "td"] * 3]
     assert [html.unescape(cell) for cell in re.findall(r"<td>(.*)</td>", page)] == [" ".join(t.split()) for t in texts]
+
+
+@pytest.mark.deep
+def test_trainings_run_where_the_caller_says(tmp_path: Path) -> None:
+    asked: list[Path] = []
+
+    def train_elsewhere(recipe: dict[str, Any], **options: Any) -> list[RunResult]:
+        asked.append(Path(recipe["output"]))
+        return polyrank.train(recipe, **options)
+
+    show = stop_at("Bi-encoder")
+    polyrank.fit(few(tmp_path / "data"), tmp_path / "support", minutes=30, train=train_elsewhere, show=show)
+    assert [path.name for path in asked] == ["bi-pace", asked[1].name]
+    assert (asked[1] / "model").is_dir()
 
 
 def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> None:

@@ -1,6 +1,8 @@
 """The sealed document: round trips, refusal of any changed byte, and documents of earlier versions."""
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,7 @@ def test_missing_fields_are_named(tmp_path: Path) -> None:
     assert document == {"a": 1}
     with pytest.raises(ArtifactError, match=r"config\.json has no 'b': another version wrote it; restore the model"):
         document["b"]
+    assert copy.deepcopy(document) == pickle.loads(pickle.dumps(document)) == {"a": 1}
 
 
 def test_a_ranker_of_another_form_is_refused_with_the_command(tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ class DocumentValues(dict[str, Any]):
     polyrank.errors.ArtifactError: support/ranker.json has no 'relevance': another version wrote it; make it again
     """
 
-    def __init__(self, values: Mapping[str, Any], where: Path | str, remedy: str) -> None:
-        super().__init__(values)
+    def __init__(self, values: Any = (), where: Path | str = "the document", remedy: str = "make it again") -> None:
+        super().__init__(values)  # alone, as in copies of dataclasses
         self.where, self.remedy = where, remedy
 
     def __missing__(self, key: str) -> Any:
