@@ -1,6 +1,7 @@
 """``polyrank.tune``: what it chooses from simulated answers, its bounds and options, its cache, and users' objects."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from polyrank.scorers.terms.protocol import Term
 from polyrank.scorers.terms.words import WordCounts, Words
 from polyrank.tuning.choice import Choice
 from polyrank.tuning.durations import milliseconds
-from polyrank.tuning.scored import ScoredLists
+from polyrank.tuning.scored import ScoredLists, Shortlists
 from word_models import PairScorer, WordEncoder
 
 SAID = [f"w{n}" for n in range(30)]
@@ -282,6 +283,29 @@ def test_a_second_call_scores_nothing_again(tmp_path: Path) -> None:
     assert second.gain == first.gain
     call(EXAMPLE_LISTS[:40])  # other lists
     assert len(scored) == 6
+
+
+def test_a_candidate_is_scored_once_whatever_its_shortlists() -> None:
+    """Overlapping shortlists, then the whole lists: each pair enters once, and values are those of whole lists."""
+    counted: Counter[tuple[str, str]] = Counter()
+
+    class Counting(PairScorer):
+        def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Any]:
+            for context, texts in zip(contexts, candidates, strict=True):
+                counted.update((str(context), text) for text in texts)
+            return super().score(contexts, candidates)
+
+    lists = EXAMPLE_LISTS[:40]
+    term, scored = CrossTerm(Counting()), ScoredLists(lists, None, lambda _, batches: batches)
+    whole = CrossTerm(PairScorer()).score([e.query for e in lists], [e.candidates for e in lists])
+    for encoder, n in ((BI, 2), (OTHER, 2), (BI, 3), (OTHER, 1)):
+        shortlists = Shortlists.of([(EncoderTerm(encoder), (1.0,))], scored, n)
+        for values, right, rows in zip(scored.features(term, shortlists), whole, shortlists.rows, strict=True):
+            np.testing.assert_array_equal(values, right[rows])
+    for values, right in zip(scored.features(term), whole, strict=True):
+        np.testing.assert_array_equal(values, right)
+    assert set(counted.values()) == {1}
+    assert counted.total() == sum(len(e.candidates) for e in lists)
 
 
 # objects of users

@@ -1,12 +1,13 @@
-"""The features of terms on validation lists, each computed once and kept for an interrupted call.
+"""The features of terms on validation lists, each computed once and kept for later calls.
 
 Shapes: L lists, K candidates of each, F features of a term.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Self
@@ -40,11 +41,11 @@ def lists_to_fit(valid: Sequence[Example]) -> list[Example]:
 
 
 class ScoredLists:
-    """Lists with the features of terms.
+    """Lists with the features of terms. A candidate is scored once, whatever the shortlists that it is in.
 
     Args:
         lists: with right answers, see ``lists_to_fit``.
-        cache: a folder of features from an earlier call, by the fingerprints of terms and lists; None: none.
+        cache: a folder of features from earlier calls, by the fingerprints of terms and lists; None: none.
         progress: called with the name of each term and the list of its batches, which it wraps.
     """
 
@@ -52,46 +53,57 @@ class ScoredLists:
         self.lists, self.cache, self.progress = lists, cache, progress
         self.relevant = [sorted(with_duplicates(e.candidates, e.relevant)) for e in lists]
         self.dialogues = dialogues_of([example.id for example in lists])
-        self._kept: dict[tuple[int, int], list[Floats]] = {}
+        self._kept: dict[int, list[Floats]] = {}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the texts, in hex."""
+        stated = json.dumps([[e.context, e.background, e.candidates] for e in self.lists])
+        return hashlib.sha256(stated.encode("utf-8", "surrogatepass")).hexdigest()
 
     def features(self, term: Term, shortlists: "Shortlists | None" = None) -> list[Floats]:
         """The features ``[K, F]`` of each list, or of the candidates of its shortlist."""
-        whole = self._kept.get((id(term), 0))
-        if shortlists is not None and whole is not None:
-            return [values[rows] for values, rows in zip(whole, shortlists.rows, strict=True)]
-        key = id(term), 0 if shortlists is None else id(shortlists)
-        if key not in self._kept:
-            texts = [e.candidates for e in self.lists] if shortlists is None else shortlists.texts
-            self._kept[key] = self._computed(term, texts)
-        return self._kept[key]
+        if id(term) not in self._kept:
+            self._kept[id(term)] = self._read(term)
+        values = self._kept[id(term)]
+        rows = [[*range(len(e.candidates))] for e in self.lists] if shortlists is None else shortlists.rows
+        missing = {n: [row for row in chosen if np.isnan(values[n][row, 0])] for n, chosen in enumerate(rows)}
+        if missing := {n: chosen for n, chosen in missing.items() if chosen}:
+            self._compute(term, values, missing)
+        return [whole[chosen] for whole, chosen in zip(values, rows, strict=True)]
 
-    def _computed(self, term: Term, lists: Sequence[Sequence[str]]) -> list[Floats]:
-        ends = np.cumsum([len(texts) for texts in lists])[:-1]
-        file = self._file(term, lists)
-        if file is not None and file.is_file():
-            return np.split(np.load(file), ends)
-        features: list[Floats] = []
-        batches = [range(i, min(i + BATCH, len(lists))) for i in range(0, len(lists), BATCH)]
-        for batch in self.progress(term.name, batches):
-            features += term.score([self.lists[n].query for n in batch], [lists[n] for n in batch])
-        flat = np.concatenate(features)
-        if not np.isfinite(flat).all():
-            raise DataError(f"{term.name} gives a score that is not finite; its weights are damaged, so leave it out")
-        if file is not None:
+    def _read(self, term: Term) -> list[Floats]:
+        """The features of an earlier call; NaN where it computed none."""
+        ends = np.cumsum([len(e.candidates) for e in self.lists])
+        if (file := self._file(term)) is not None and file.is_file():
+            return np.split(np.load(file), ends[:-1])
+        return np.split(np.full((ends[-1], len(term.features)), np.nan, np.float32), ends[:-1])
+
+    def _compute(self, term: Term, values: list[Floats], missing: Mapping[int, list[int]]) -> None:
+        numbers = [*missing]
+        for batch in self.progress(
+            term.name, [range(i, min(i + BATCH, len(numbers))) for i in range(0, len(numbers), BATCH)]
+        ):
+            chosen = [numbers[place] for place in batch]
+            texts = [[self.lists[n].candidates[row] for row in missing[n]] for n in chosen]
+            for n, scores in zip(chosen, term.score([self.lists[n].query for n in chosen], texts), strict=True):
+                if not np.isfinite(scores).all():
+                    raise DataError(
+                        f"{term.name} gives a score that is not finite; its weights are damaged, so leave it out"
+                    )
+                values[n][missing[n]] = scores
+        if (file := self._file(term)) is not None:
             make_folders(file.parent)
             stream = BytesIO()
-            np.save(stream, flat)
+            np.save(stream, np.concatenate(values))
             write_file(file, stream.getvalue())
-        return np.split(flat, ends)
 
-    def _file(self, term: Term, lists: Sequence[Sequence[str]]) -> Path | None:
+    def _file(self, term: Term) -> Path | None:
         """Where the features are kept; None: nowhere."""
         if self.cache is None or not term.fingerprint:
             return None
-        contexts = [[e.context, e.background] for e in self.lists]
-        stated = json.dumps([term.kind, term.fingerprint, contexts, [list(texts) for texts in lists]])
-        digest = hashlib.sha256(stated.encode("utf-8", "surrogatepass")).hexdigest()
-        return self.cache / f"{digest[:32]}.npy"
+        key = f"{term.kind} {term.fingerprint} {self.digest}"
+        return self.cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
