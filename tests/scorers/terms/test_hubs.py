@@ -62,7 +62,10 @@ def test_the_fingerprint_depends_on_all_that_determines_a_score() -> None:
         Hubs.encoded(WordEncoder("encoder", 2), CONTEXTS, scale=1.0),
     ]
     assert len({term.fingerprint for term in terms}) == 4
-    assert Hubs.encoded(encoder, CONTEXTS, scale=1.0).fingerprint == terms[0].fingerprint
+    again = Hubs.encoded(encoder, CONTEXTS, scale=1.0)
+    assert again.fingerprint == terms[0].fingerprint
+    assert again.contexts is not terms[2].contexts
+    assert Hubs.encoded(encoder, CONTEXTS, scale=2.0).contexts is again.contexts  # encoded once in a row
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])

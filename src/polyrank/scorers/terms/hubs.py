@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 N_CONTEXTS = 1000
 CONTEXTS_AT_A_TIME = 256
+_ENCODED: "WeakKeyDictionary[Encoder, tuple[tuple[str, list[Context]], tuple[Floats, NDArray[np.bool_]]]]"
+_ENCODED = WeakKeyDictionary()  # each choice of a ranker asks again for the terms of the same encoders
 
 
 class Hubs(ReplyTerm):
@@ -69,11 +72,15 @@ class Hubs(ReplyTerm):
     @classmethod
     def encoded(cls, encoder: Encoder, contexts: Sequence[Context], *, scale: float) -> Self:
         """The term of an encoder and contexts like those that it will answer; right answers are not needed."""
+        key = encoder.fingerprint, [*contexts]
+        if key[0] and (kept := _ENCODED.get(encoder)) and kept[0] == key:
+            return cls(encoder, *kept[1], scale=scale)
         starts = range(0, len(contexts), CONTEXTS_AT_A_TIME)
         parts = [encoder.encode_contexts(contexts[start : start + CONTEXTS_AT_A_TIME]) for start in starts]
         width = max(mask.shape[1] for _, mask in parts)
         vectors = np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]), (0, 0))) for part, _ in parts])
         masks = np.concatenate([np.pad(mask, ((0, 0), (0, width - mask.shape[1]))) for _, mask in parts])
+        _ENCODED[encoder] = key, (vectors, masks)
         return cls(encoder, vectors, masks, scale=scale)
 
     def numbers(self, texts: Sequence[str]) -> Floats:
