@@ -119,13 +119,13 @@ def test_a_line_shows_what_was_measured() -> None:
         "T", ["one.", "two & 3."], ["a", "b"], [["1", "x\ny|z"], ["2", "<b>"]], ["polyrank a", "polyrank b"]
     )
     assert section.markdown() == (
-        "## T\n\none.\n\ntwo & 3.\n\n| a | b |\n| --- | --- |\n| 1 | x y\\|z |\n| 2 | <b> |"
+        "## T\n\none.\n\ntwo & 3.\n\n| a | b |\n| --- | --- |\n| 1 | x y\\|z |\n| 2 | \\<b> |"
         "\n\n```sh\npolyrank a\npolyrank b\n```"
     )
     assert section.html().count("<tr>") == 3
     assert "<p>two &amp; 3.</p>" in section.html()
     assert "<td>&lt;b&gt;</td>" in section.html()
-    assert "<pre>polyrank a\npolyrank b</pre>" in section.html()
+    assert "polyrank a\npolyrank b\n</code></pre>" in section.html()
 
 
 def test_the_commands_make_the_ranker_of_all_its_models(tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ class Section:
             blocks.append("\n".join(("```sh", *self.commands, "```")))
         return "\n\n".join(blocks)
 
+    def html(self) -> str:
+        """As a part of a page; HTML in texts is escaped."""
+        text: str = MarkdownIt("js-default").render(self.markdown())
+        return text
+
 
 def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
     """Write report.json, report.md, report.html and its plot.
@@ -102,8 +107,7 @@ def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
     sections = [summary(figures), _steps(figures), _data(figures), *answers, _by_hand(figures)]
     title = f"polyrank fit {figures['settings']['data']}"
     text = "\n\n".join([f"# {title}", *(section.markdown() for section in sections)])
-    render = MarkdownIt("js-default").render  # which escapes HTML
-    first, *others = (render(section.markdown()) for section in sections)
+    first, *others = (section.html() for section in sections)
     body = "\n".join([first, _plot(figures, folder / "report.svg"), *others])
     page = Template(Path(__file__).with_suffix(".html").read_text("utf-8")).substitute(
         title=html.escape(title), body=body
