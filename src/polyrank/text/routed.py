@@ -1,4 +1,4 @@
-"""Texts for two towers with vocabularies of their own."""
+"""Texts for two towers, each with its own vocabulary."""
 
 from collections.abc import Sequence
 
