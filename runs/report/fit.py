@@ -23,8 +23,8 @@ def fitted() -> str:
         "One command",
         """How good is the ranker of `polyrank fit` from 3,000 training pairs? Its choices are made on the first 1,000
         development lists; the first 600 test lists are ranked once.""",
-        """- An expert's commands of an earlier version reached R@1 50.7 of the same 600 lists of sgd from 3,008 pairs, in
-  16.7 minutes of the processor. In eight minutes, without a training, `fit` reaches 44.7.
+        """- An expert's commands of an earlier version reached R@1 50.7 of the same 600 lists of sgd from 3,008
+  pairs, in 16.7 minutes of the processor. In eight minutes, without a training, `fit` reaches 44.7.
 - Machine: AMD EPYC (AVX-512), one thread, with twenty other processes, which lengthen the minutes of the processor
   too. One training fitted; the report names the others. Since then, `fit` scores the candidates of a re-ranker once.
 - Command: `python runs/fit.py --sets sgd`.""",
