@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polyrank
-from polyrank.config.serving import LimitSettings
+from polyrank.config.serving import FeedbackSettings, LimitSettings
 from polyrank.errors import DeadlineError, ReadOnlyError, ResourceError, UsageError
 from polyrank.feedback import Outcome, Reply, Shown
 from polyrank.index.checks import MAX_DEPTH, MAX_METADATA_BYTES, candidate_faults
 from polyrank.serving import feedback_log
-from polyrank.serving.errors import http_error
+from polyrank.serving.errors import HttpError, http_error
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import Guard
 from polyrank.serving.keys import Keys
@@ -278,7 +278,7 @@ def shown(number: int, characters: int = 10) -> Shown:
 
 
 def test_waiting_feedback_is_written_with_one_sync(tmp_path: Path) -> None:
-    log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db")))
     commits: list[str] = []
     log.store._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
@@ -294,7 +294,7 @@ def test_waiting_feedback_is_written_with_one_sync(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_loses_no_shown_reply(tmp_path: Path) -> None:
-    log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db"), keep_text=True))
     pages = log.store._connection.execute("PRAGMA page_count").fetchone()[0]
     log.store._connection.execute(f"PRAGMA max_page_count={pages}")
     log.show(shown(1, 100_000))
@@ -308,7 +308,7 @@ def test_a_full_disk_loses_no_shown_reply(tmp_path: Path) -> None:
 
 def test_feedback_waiting_for_the_disk_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback_log, "MAX_SHOWN", 20)
-    log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db")))
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for number in range(25):
@@ -322,7 +322,7 @@ def test_feedback_waiting_for_the_disk_is_limited(tmp_path: Path, monkeypatch: p
 
 
 def test_texts_waiting_for_the_disk_are_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db")))
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for number in range(20):  # 17 of them fit into 16 MiB
@@ -349,17 +349,38 @@ class Measured(str):
 
 
 def test_texts_that_begin_to_wait_while_others_are_written_are_counted(tmp_path: Path) -> None:
-    log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db"), keep_text=True))
     log.show(Shown("first", (Reply("a", 1.0, Measured("x")),)))
     assert Measured.begun.wait(60)
     log.show(shown(2))
     Measured.done.set()
     log.close()
-    assert log._n_characters == 0
+    assert log._n_queued == log._n_written
+
+
+def test_the_file_and_each_key_have_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db"), key_bytes=5_000, file_bytes=200_000))
+    log.show(shown(1, 3_000), "ann")
+    assert asyncio.run(log.record(Outcome("request-1", "taken", "a"), key="ann")) == 1
+    with pytest.raises(HttpError, match=r"this key's feedback of today has reached 5,000 bytes; wait, or") as refused:
+        asyncio.run(log.record(shown(2, 3_000), key="ann"))
+    assert refused.value.status == 429
+    assert 1 <= int(refused.value.headers["retry-after"]) <= 86_400
+    log.show(shown(3, 3_000), "ann")  # the answer is sent all the same
+    assert log.n_lost == 1
+    assert "today has reached" in caplog.messages[-1]
+    assert asyncio.run(log.record(shown(2, 3_000), key="bob")) == 1
+    log._day -= 1  # until the day ends
+    assert asyncio.run(log.record(shown(3, 3_000), key="ann")) == 1
+    log.store.record(*(shown(number) for number in range(4, 1_000)))
+    with pytest.raises(HttpError, match=r"has 200,000 bytes; start a new one, or raise feedback.file_bytes") as full:
+        asyncio.run(log.record(shown(1_000), key="carol"))
+    assert full.value.status == 507
+    log.close()
 
 
 def test_replies_lost_at_the_end_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db"), keep_text=True))
     pages = log.store._connection.execute("PRAGMA page_count").fetchone()[0]
     log.store._connection.execute(f"PRAGMA max_page_count={pages}")  # a full disk
     for number in range(2):

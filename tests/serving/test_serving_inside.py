@@ -1092,6 +1092,19 @@ def test_a_key_may_see_and_change_only_what_passes_its_filter(name: str, tmp_pat
         Keys.read(tmp_path / "keys")
 
 
+def test_a_key_has_a_share_of_the_feedback_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a-key-that-is-long\nanother-key-that-is-long\n")
+    kept = FeedbackSettings(file=str(tmp_path / "feedback.db"), key_bytes=10_000)
+    with inside({"m": name}, replace(BASIC, api_key_file=str(tmp_path / "keys"), feedback=kept)) as client:
+        body = {"action": "refused", "final_text": "x" * 6_000, "shown": {"results": []}}
+        answers = []
+        for number, key in enumerate(("a-key-that-is-long", "a-key-that-is-long", "another-key-that-is-long")):
+            headers = {"authorization": f"Bearer {key}"}
+            answers.append(client.post("/v1/feedback", headers=headers, json=body | {"request_id": str(number)}))
+        assert [answer.status_code for answer in answers] == [200, 429, 200]
+        assert answers[1].json()["error"]["code"] == "feedback_quota"
+
+
 def test_searches_do_not_delay_changes() -> None:
     async def work(server: Server) -> int:
         free = threading.Event()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import polyrank
+from forked.load import KINDS, forks
 from polyrank.index import open_index, verify_index
 from servers import serving
 
@@ -197,3 +198,15 @@ def test_children_of_multiprocessing_lose_no_change(index: Path, method: str) ->
             assert child.exitcode == 0
         assert len(replies) == before + 8
     assert verify_index(index) == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", KINDS)
+def test_servers_that_fork_lose_no_change_and_mix_up_no_answer(kind: str, tmp_path: Path) -> None:
+    if kind != "pool":
+        pytest.importorskip(kind)
+    counted = forks(kind, 6, tmp_path)
+    assert counted["forks"] >= 6
+    assert counted["requests"] > 6
+    problems = counted["acknowledged_and_lost"], counted["wrong_answers"], counted["index_problems"]
+    assert problems == (0, {}, 0)

@@ -64,10 +64,14 @@ class FeedbackSettings(Settings):
     Args:
         file: a SQLite file; None: the server records nothing.
         keep_text: store the users' texts; if False, only ids and hashes.
+        file_bytes: size at which the file is full.
+        key_bytes: of entries with their texts that one key may cause in a day (UTC).
     """
 
     file: str | None = None
     keep_text: bool = False
+    file_bytes: Count = 8 * 2**30
+    key_bytes: Count = 256 * 2**20
 
 
 HookKind = Literal["", "chatwoot", "zendesk", "intercom"]

@@ -42,11 +42,7 @@ def count_taken(requests: Iterable[RequestFeedback]) -> Counter[str]:
     Counter({'bye': 1})
     """
     outcomes = (request.outcome for request in requests)
-    return Counter(
-        outcome.reply_id
-        for outcome in outcomes
-        if outcome is not None and outcome.action == "taken" and outcome.reply_id is not None
-    )
+    return Counter(one.reply_id for one in outcomes if one and one.action == "taken" and one.reply_id)
 
 
 def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def create_app(
     )
     server = Server(settings, dict(models), pool, metrics, int(time.time()), keys, keys_stamp=stamp)
     if settings.feedback.file is not None:
-        kept = server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
+        kept = server.feedback = FeedbackLog(settings.feedback)
         metrics.gauge("feedback_waiting", "Lists of shown replies that wait for the disk.", lambda: len(kept))
         metrics.gauge("feedback_lost", "Lists of shown replies that were lost: too many waited.", lambda: kept.n_lost)
     metrics.gauge("waiting_requests", "Requests that wait for a model.", lambda: len(pool.waiting))

@@ -31,20 +31,14 @@ OPENAI = ("/v1/embeddings", "/embeddings")
 OLLAMA = ("/api/embed", "/api/embeddings")
 NO_DETAIL = ("/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")  # Jina's, Voyage's and NVIDIA's errors have this field
 
-TYPES = {
-    400: "invalid_request_error",
+TYPES = {  # others below 500: invalid_request_error, from 500: server_error
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
     408: "timeout_error",
     409: "conflict_error",
     412: "conflict_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
-    422: "invalid_request_error",
     429: "rate_limit_error",
-    500: "server_error",
     503: "overloaded_error",
     504: "timeout_error",
     507: "storage_error",

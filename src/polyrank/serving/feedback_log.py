@@ -1,16 +1,19 @@
 """A server's feedback: writes shown replies after their answers are sent, and outcomes before acknowledging them."""
 
 import asyncio
+import json
 import logging
-import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 
+from polyrank.config.serving import FeedbackSettings
 from polyrank.errors import DataError, PolyrankError, ResourceError
 from polyrank.feedback import FeedbackStore, Outcome, Shown
+from polyrank.serving.errors import HttpError
 from polyrank.serving.jobs import OverloadedError
+from polyrank.storage.sqlite import log_size
 
 log = logging.getLogger("polyrank.serving")
 
@@ -18,6 +21,8 @@ MAX_SHOWN = 10_000  # lists that may wait for the disk; further ones are counted
 MAX_CHARACTERS = 16 * 2**20  # of their texts
 MAX_OUTCOMES = 128  # that may wait, each with its client
 BATCH = 1_000  # entries per transaction, with one sync
+ENTRY_BYTES = 500  # of an entry's ids, time and hash
+DAY_S = 86_400
 
 
 class FeedbackLog:
@@ -27,16 +32,17 @@ class FeedbackLog:
     each new entry triggers another attempt.
 
     Args:
-        path: of the file.
-        keep_text: whether users' texts are stored.
+        settings: with a file.
     """
 
-    def __init__(self, path: Path, keep_text: bool) -> None:
-        self.store = FeedbackStore(path, keep_text=keep_text)
+    def __init__(self, settings: FeedbackSettings) -> None:
+        assert settings.file is not None
+        self.settings, self.store = settings, FeedbackStore(settings.file, keep_text=settings.keep_text)
+        self._bytes_of, self._day = Counter[str](), 0.0  # of each key on that day
         self._thread = ThreadPoolExecutor(1, "polyrank-feedback")
         self._waiting: deque[Shown] = deque()
-        self._counting = threading.Lock()  # of the characters
-        self._n_characters = self._n_outcomes = 0
+        self._n_queued = self._n_written = 0  # characters; each is changed by one thread
+        self._n_outcomes = 0
         self._scheduled = self._failing = False
         self.n_lost = 0
         self.reporting = asyncio.Lock()  # a report reads the whole file, and several would keep others from the disk
@@ -45,15 +51,19 @@ class FeedbackLog:
         """Number of shown lists that wait for the disk."""
         return len(self._waiting)
 
-    def show(self, shown: Shown) -> None:
-        """Queue a shown list for writing; the answer does not wait for the disk."""
+    def show(self, shown: Shown, key: str = "") -> None:
+        """Queue a shown list for writing; the answer, to a key, does not wait for the disk."""
+        try:
+            self._count(key, shown)
+        except HttpError as error:
+            self.lose(error.message)
+            return
         size = _characters(shown)
-        if len(self) >= MAX_SHOWN or (len(self) and self._n_characters + size > MAX_CHARACTERS):
+        if len(self) >= MAX_SHOWN or (len(self) and self._n_queued - self._n_written + size > MAX_CHARACTERS):
             self.lose(f"{len(self)} lists wait already")
             return
         self._waiting.append(shown)
-        with self._counting:
-            self._n_characters += size
+        self._n_queued += size
         if not self._scheduled:
             self._scheduled = True
             self._thread.submit(self._try_to_write)
@@ -63,18 +73,39 @@ class FeedbackLog:
         self.n_lost += 1
         log.error("shown replies are not recorded: %s, %d are lost", reason, self.n_lost)
 
-    async def record(self, *entries: Shown | Outcome) -> int:
-        """Write and sync entries; returns how many were new. See ``FeedbackStore.record``.
+    async def record(self, *entries: Shown | Outcome, key: str = "") -> int:
+        """Write and sync entries of a key; returns how many were new. See ``FeedbackStore.record``.
 
         Raises:
+            HttpError: the file is full, or the key has sent too much today.
             OverloadedError: too many entries wait for the disk.
         """
+        self._count(key, *entries)
         if self._n_outcomes >= MAX_OUTCOMES:
             raise OverloadedError(1.0)
         self._n_outcomes += 1
         future = asyncio.get_running_loop().run_in_executor(self._thread, self._record, entries)
         future.add_done_callback(self._recorded)
         return await asyncio.shield(future)
+
+    def _count(self, key: str, *entries: Shown | Outcome) -> None:
+        """Count the bytes of a key's entries.
+
+        Raises:
+            HttpError: see ``record``.
+        """
+        path, (day, seconds) = self.store.path, divmod(time.time(), DAY_S)
+        n_file, n_key = self.settings.file_bytes, self.settings.key_bytes
+        if log_size(path) + (path.stat().st_size if path.exists() else 0) > n_file:
+            message = f"the feedback file has {n_file:,} bytes; start a new one, or raise feedback.file_bytes"
+            raise HttpError(507, message, code="feedback_full")
+        if day != self._day:
+            self._day, self._bytes_of = day, Counter()
+        size = sum(ENTRY_BYTES + len(json.dumps(entry.content(), ensure_ascii=False).encode()) for entry in entries)
+        if self._bytes_of[key] + size > n_key:
+            message = f"this key's feedback of today has reached {n_key:,} bytes; wait, or raise feedback.key_bytes"
+            raise HttpError(429, message, code="feedback_quota", retry_after=DAY_S - seconds)
+        self._bytes_of[key] += size
 
     def close(self) -> None:
         """Write the waiting lists and close the file."""
@@ -118,9 +149,7 @@ class FeedbackLog:
                 except DataError as error:
                     log.error("shown replies could not be recorded: %s", type(error).__name__)
             for _ in batch:
-                size = _characters(self._waiting.popleft())
-                with self._counting:
-                    self._n_characters -= size
+                self._n_written += _characters(self._waiting.popleft())
         self._failing = False
 
 

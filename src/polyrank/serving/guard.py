@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from polyrank.config.serving import LimitSettings
@@ -167,7 +168,8 @@ class Guard:
         if not self.keys:
             self._check_local(headers)
         if key is not None:
-            request.key, scope["state"]["filter"] = key.name, key.filter
+            request.key = scope["state"]["key"] = key.name
+            scope["state"]["filter"] = key.filter
             if changes and key.right == "read":
                 raise HttpError(403, "this key may not change candidates; use a write key", code="read_only_key")
         elif self.keys or changes:
@@ -182,17 +184,11 @@ class Guard:
     @staticmethod
     def _check_local(headers: dict[str, str]) -> None:
         # without keys only this machine has access; a web page elsewhere could use a name that resolves to it
-        if not LOCAL.fullmatch(headers.get("host", "")):
-            raise HttpError(
-                403, "without keys only localhost has access; start the server with an API key file", code="no_keys"
-            )
+        problem = "" if LOCAL.fullmatch(headers.get("host", "")) else "only localhost has access"
         if any(name.startswith(PROXIES) for name in headers):
-            raise HttpError(
-                403,
-                "without keys proxies are refused, because they would open the server to everyone; start it with an API"
-                " key file",
-                code="no_keys",
-            )
+            problem = problem or "proxies are refused, because they would open the server to everyone"
+        if problem:
+            raise HttpError(403, f"without keys {problem}; start the server with an API key file", code="no_keys")
 
     async def _body(self, request: "_Request") -> bytes:
         parts, size = [], 0
@@ -324,12 +320,6 @@ def _overloaded(message: str) -> HttpError:
 async def refuse(error: HttpError, scope: Scope, send: Send) -> None:
     """Send an error as the answer."""
     body = b"" if scope["method"] == "HEAD" else json.dumps(error.body(scope["path"])).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": error.status,
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }
-    )
+    answer = Response(body, error.status, error.headers, "application/json")
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": body})

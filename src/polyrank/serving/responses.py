@@ -60,21 +60,9 @@ def meta_of(request: Request, meta: Mapping[str, Any] | None = None) -> dict[str
     return {"meta": whole} if whole else {}
 
 
-async def json_response(server: Server, value: Any) -> Response:
-    """An answer from dictionaries, lists, texts and numbers."""
-    return Response(await server.off_loop(_size(value), orjson.dumps, value), media_type=MEDIA_TYPE)
-
-
-def _size(value: Any) -> int:
-    """Approximate size in bytes; precise enough to recognize large values."""
-    match value:
-        case str():
-            return len(value)
-        case dict():
-            return 16 + sum(map(_size, value.values()))
-        case list():
-            return 16 + sum(map(_size, value))
-    return 16
+def json_response(value: Any) -> Response:
+    """An answer from dictionaries, lists, texts and numbers, which hold no more than a request."""
+    return Response(orjson.dumps(value), media_type=MEDIA_TYPE)
 
 
 async def assemble_response(server: Server, body: Mapping[str, Any], **encoded: list[bytes] | bytes) -> Response:

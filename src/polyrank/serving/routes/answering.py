@@ -41,7 +41,8 @@ async def respond(payload: RespondRequest, request: Request, server: CurrentServ
     request_id = request.scope["state"]["answer_id"]
     if server.feedback is not None:
         try:
-            server.feedback.show(_shown(request_id, name, context, payload.conversation or "", responded))
+            shown = _shown(request_id, name, context, payload.conversation or "", responded)
+            server.feedback.show(shown, request.scope["state"].get("key", ""))
         except DataError as error:  # such as an id that is too long: the answer does not depend on it
             server.feedback.lose(str(error))
     body = {

@@ -209,7 +209,7 @@ async def tei(
 ) -> Response:
     """For clients that have only an address; the fields of the request select the task."""
     if isinstance(payload, TeiSimilarity):
-        return await json_response(server, await similarity(payload, request, server, model))
+        return json_response(await similarity(payload, request, server, model))
     if isinstance(payload, TeiEmbed):
         return await tei_embed(payload, request, server, model)
     return await rerank(payload, request, server, model)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from polyrank.feedback import Outcome, Reply, Shown, report
 from polyrank.serving.context import CurrentServer
@@ -13,7 +13,7 @@ router = APIRouter(route_class=StrictRoute, tags=["feedback"])
 
 
 @router.post("/v1/feedback", summary="Record the outcome of shown replies")
-async def feedback(payload: FeedbackRequest, server: CurrentServer) -> FeedbackAnswer:
+async def feedback(payload: FeedbackRequest, request: Request, server: CurrentServer) -> FeedbackAnswer:
     """Durable when this answers; sending the same again changes nothing."""
     log = server.feedback
     assert log is not None, "this route exists only with a feedback file"
@@ -30,7 +30,7 @@ async def feedback(payload: FeedbackRequest, server: CurrentServer) -> FeedbackA
             )
         )
     entries.append(Outcome(payload.request_id, payload.action, payload.candidate_id, payload.final_text))
-    return FeedbackAnswer(recorded=await log.record(*entries) > 0)
+    return FeedbackAnswer(recorded=await log.record(*entries, key=request.scope["state"].get("key", "")) > 0)
 
 
 @router.get("/v1/feedback/report", summary="How often suggestions are used")

@@ -57,7 +57,7 @@ async def score(payload: Scores, request: Request, server: CurrentServer) -> Res
     scores, n_tokens = await scores_of(
         request, name, payload.context, payload.candidates, "candidates", background=payload.background
     )
-    return await json_response(server, {"model": name, "scores": scores, "usage": usage_of(n_tokens)})
+    return json_response({"model": name, "scores": scores, "usage": usage_of(n_tokens)})
 
 
 async def _vllm_scores(payload: VllmScore, name: str, request: Request, server: Server) -> Response:
@@ -88,7 +88,7 @@ async def _vllm_scores(payload: VllmScore, name: str, request: Request, server: 
         "usage": usage_of(n_tokens),
         **meta_of(request),
     }
-    return await json_response(server, {"object": "list", "created": server.started, "data": rows, **rest})
+    return json_response({"object": "list", "created": server.started, "data": rows, **rest})
 
 
 async def rerank(payload: Reranks, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
@@ -111,7 +111,7 @@ async def rerank(payload: Reranks, request: Request, server: CurrentServer, mode
         **meta_of(request, meta),
         "usage": usage_of(n_tokens),
     }
-    return await json_response(server, payload.answer(_ranked(server, name, scores, texts, raw=payload.raw), rest))
+    return json_response(payload.answer(_ranked(server, name, scores, texts, raw=payload.raw), rest))
 
 
 for _path in ("/rerank", *RERANKS):
