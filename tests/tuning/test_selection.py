@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from polyrank.ranking.metrics import hit_at, placement_of, reciprocal_rank
 from polyrank.ranking.weights import PRIOR_DEVIATION, fit_weights
-from polyrank.tuning.selection import Block, Selection, standard_error
+from polyrank.tuning.selection import Selection, TermColumns, standard_error
 
 Array = NDArray[np.float64]
 
@@ -19,8 +19,8 @@ def drawn(seed: int, n: int, weights: list[float], k: int = 6) -> tuple[list[Arr
     return features, right
 
 
-def blocks(n: int) -> list[Block]:
-    return [Block((column,), PRIOR_DEVIATION, False) for column in range(n)]
+def blocks(n: int) -> list[TermColumns]:
+    return [TermColumns((column,), PRIOR_DEVIATION, False) for column in range(n)]
 
 
 def test_the_figures_of_a_dialogue_do_not_depend_on_its_own_answers() -> None:

@@ -134,11 +134,26 @@ TextSettings = TextPolicy | ConvertText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BiConfig(Settings):
-    """A Bi-encoder: one vector for the context, one for the candidate.
+class AroundBackbone(Settings):
+    """What the networks around a backbone share.
 
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
+    """
+
+    encodes: ClassVar[bool] = False
+    text_kind: ClassVar[type[TextPolicy]] = TextPolicy
+    training: ClassVar[TrainConfig] = TrainConfig()
+    tuning: ClassVar[TrainConfig] = training
+
+    backbone: str = "embedded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BiConfig(AroundBackbone):
+    """A Bi-encoder: one vector for the context, one for the candidate.
+
+    Args:
         reduction: how token outputs become one vector: the "first" or the "last" output, the "max" of each number, the
             "mean", the "weighted_mean" (the n-th output counts n times), the sum divided by the square root of their
             number ("sqrt_n"), the mean of the first n ("mean_of_first"), or the mean without the first boundary token
@@ -159,11 +174,7 @@ class BiConfig(Settings):
 
     kind: ClassVar[str] = "bi"
     encodes: ClassVar[bool] = True
-    text_kind: ClassVar[type[TextPolicy]] = TextPolicy
-    training: ClassVar[TrainConfig] = TrainConfig()
-    tuning: ClassVar[TrainConfig] = training
 
-    backbone: str = "embedded"
     reduction: Reduction | None = None
     reduction_tokens: Count = 16
     shared_towers: bool = False
@@ -195,11 +206,10 @@ class PolyConfig(BiConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrossConfig(Settings):
+class CrossConfig(AroundBackbone):
     """A Cross-encoder: one network reads context and candidate together.
 
     Args:
-        backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
         head: "linear", h_1 W (ICLR 2020), or "mlp", with a tanh layer before it (Tao et al.).
         reduction: what the head reads: the "first" output, as in both papers; the "last", for a decoder; the "mean" of
             all, which suits the transformer of an encoder that uses means; or their "learnt" mean, with weights by a
@@ -207,18 +217,13 @@ class CrossConfig(Settings):
     """
 
     kind: ClassVar[str] = "cross"
-    encodes: ClassVar[bool] = False
-    text_kind: ClassVar[type[TextPolicy]] = TextPolicy
-    training: ClassVar[TrainConfig] = TrainConfig()
-    tuning: ClassVar[TrainConfig] = training
 
-    backbone: str = "embedded"
     head: Literal["linear", "mlp"] = "linear"
     reduction: PairReduction = "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LateConfig(Settings):
+class LateConfig(AroundBackbone):
     """A late Cross-encoder: each side alone in the lower layers, which are not trained; one side reads the other above.
 
     What it computes of a candidate alone is kept, so that further contexts cost only the joined layers. Start it from a
@@ -232,12 +237,7 @@ class LateConfig(Settings):
     """
 
     kind: ClassVar[str] = "late"
-    encodes: ClassVar[bool] = False
-    text_kind: ClassVar[type[TextPolicy]] = TextPolicy
-    training: ClassVar[TrainConfig] = TrainConfig()
-    tuning: ClassVar[TrainConfig] = training
 
-    backbone: str = "embedded"
     joined_layers: Count = 2
     reader: Literal["candidate", "context"] = "candidate"
     reduction: PairReduction = "mean"

@@ -205,23 +205,32 @@ def open_stored(
     folder = cache / f"examples-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
     def write() -> None:
-        _make(folder, source, _examples_of(source, files, kind, speaker, skip_bad=skip_bad, notify=notify))
+        _make(folder, source, answered_rows(source, files, kind, speaker, skip_bad=skip_bad, notify=notify))
 
     examples = open_or_write(folder, DOCUMENT, StoredExamples, write, notify)
     notify(f"{source}: {counted(len(examples), 'example')} on disk, in {folder}")
     return examples
 
 
-def _examples_of(
+def answered_rows(
     source: Path,
     files: Sequence[Path],
-    kind: Kind | None,
-    speaker: str | None,
+    kind: Kind | None = None,
+    speaker: str | None = None,
     *,
     skip_bad: bool,
-    notify: Callable[[str], None],
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Iterator[list[Example]]:
-    """The examples of each row that have a right answer."""
+    """The examples of each row that have a right answer; in a dialogue, each turn after the first is one.
+
+    Args:
+        source: of the files, for messages.
+        files: to read.
+        kind, speaker, skip_bad, notify: see ``open_stored``.
+
+    Raises:
+        DataError: a row is bad and ``skip_bad`` is false, or there are no rows.
+    """
     n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:
         for item in parsed(file, grouped(partial(rows, file)), Reader(file, kind, speaker).examples)(bad.add):

@@ -15,7 +15,7 @@ from polyrank.scorers.terms.encoder import EncoderTerm, ScorerTerm
 from polyrank.scorers.terms.protocol import Term
 from polyrank.scorers.two_stage import SHORTLIST
 from polyrank.tuning.scored import ScoredLists, Shortlists
-from polyrank.tuning.selection import Block, HeldOut, Selection
+from polyrank.tuning.selection import HeldOut, Selection, TermColumns
 
 N_RERANKED = 25
 """Candidates that a Cross-encoder scores: more cost time and rarely change the best reply."""
@@ -59,7 +59,7 @@ class Choice:
         blocks, start = [], 0
         for term in self.terms:
             end = start + len(term.features)
-            blocks.append(Block(tuple(range(start, end)), term.deviation, term.signed))
+            blocks.append(TermColumns(tuple(range(start, end)), term.deviation, term.signed))
             start = end
         columns = {term: self.scored.features(term, self.shortlists) for term in (*self.terms, *self.fixed)}
         features: list[NDArray[np.floating]] = []
@@ -68,11 +68,11 @@ class Choice:
             for term, weight in self.fixed.items():
                 parts[0] = parts[0] + weight * columns[term][row]
             features.append(np.concatenate(parts, axis=1))
-        short, dialogues = self.shortlists, self.scored.dialogues
+        short, dialogues, seed = self.shortlists, self.scored.dialogues, self.seed
         if short is None:
-            return Selection(features, self.scored.relevant, dialogues, blocks, seed=self.seed)
-        known = {"active": short.active, "figures": short.figures}
-        return Selection(features, short.relevant, dialogues, blocks, **known, seed=self.seed)  # type: ignore[arg-type]
+            return Selection(features, self.scored.relevant, dialogues, blocks, seed=seed)
+        active, figures = short.active, short.figures
+        return Selection(features, short.relevant, dialogues, blocks, active=active, figures=figures, seed=seed)
 
     def start(self, alone: "Choice | None" = None) -> None:
         """Choose the best model alone: an encoder, if there is one, that fits into the time.
@@ -161,17 +161,17 @@ class Choice:
     def relevance(self, ranker: Ranker) -> Relevance:
         """How probable it is that a candidate with the ranker's score is right, of those that all its terms score."""
         totals: list[NDArray[np.floating]] = [np.zeros(1)] * len(self.scored.lists)
-        for each in ranker.terms:
-            features = self.scored.features(each.term, self.shortlists)
-            totals = [total + part @ each.weights for total, part in zip(totals, features, strict=True)]
+        for weighed in ranker.terms:
+            features = self.scored.features(weighed.term, self.shortlists)
+            totals = [total + part @ weighed.weights for total, part in zip(totals, features, strict=True)]
         relevant = self.scored.relevant if self.shortlists is None else self.shortlists.relevant
         return fit_relevance(totals, relevant, self.scored.dialogues)
 
     def rows(self, ranker: Ranker, every: Sequence[Term]) -> list[dict[str, Any]]:
         """The terms of the ranker, then the others that were tried; see ``Tuning``."""
-        weights = {each.term: dict(zip(each.term.features, each.weights, strict=True)) for each in ranker.terms}
+        weights = {one.term: dict(zip(one.term.features, one.weights, strict=True)) for one in ranker.terms}
         rows = []
-        for term in (*self.order, *self.fixed, *(each for each in every if each not in (*self.order, *self.fixed))):
+        for term in dict.fromkeys((*self.order, *self.fixed, *every)):
             row: dict[str, Any] = {"kind": term.kind, "name": term.name, "weights": weights.get(term, {})}
             row["milliseconds"] = self.durations[term]
             place = self.order.index(term) if term in self.order else 0

@@ -18,7 +18,7 @@ Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TermColumns:
     """The features of a term.
 
     Args:
@@ -68,7 +68,7 @@ class Selection:
         features: Sequence[NDArray[np.floating]],
         relevant: Sequence[Sequence[int]],
         dialogues: NDArray[np.int64],
-        blocks: Sequence[Block],
+        blocks: Sequence[TermColumns],
         *,
         active: NDArray[np.bool_] | None = None,
         figures: tuple[Doubles, Doubles] | None = None,
@@ -88,8 +88,7 @@ class Selection:
     @cached_property
     def _folds(self) -> list[NDArray[np.int64]]:
         """For each partition, the fold of each active list; fewer folds than ten for fewer dialogues."""
-        own = self.dialogues[self.active]
-        distinct, number = np.unique(own, return_inverse=True)
+        distinct, number = np.unique(self.dialogues[self.active], return_inverse=True)
         generator = np.random.Generator(np.random.PCG64(self._seed))
         folds = np.arange(len(distinct)) % min(N_FOLDS, len(distinct))
         return [generator.permutation(folds)[number] for _ in range(N_PARTITIONS)]

@@ -1,6 +1,6 @@
 """The threshold of a ranker, chosen on lists: below it, an answer is not good enough."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
@@ -13,13 +13,12 @@ from polyrank.ranking.abstention import N_SCORES, Abstention, calibrate
 from polyrank.ranking.top import top_rows
 from polyrank.records import Example
 from polyrank.scorers.ranker import Ranker
+from polyrank.tuning.scored import Progress
 
 BATCH = 16  # contexts whose scores of the whole catalogue are in memory
 MAX_CONTEXTS = 500
 NO_ANSWER = 0.2
 """The share of contexts whose right answers are hidden: users ask what no reply answers."""
-
-Progress = Callable[[str, list[range]], Iterable[range]]
 
 
 def choose_threshold(

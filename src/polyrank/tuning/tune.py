@@ -175,7 +175,7 @@ def _opened(models: Sequence[Any], device: str) -> list[Scorer]:
         if isinstance(model, str | Path):
             model = open_model(resolve_model(model), device=device)
         scorer = as_scorer(model)
-        terms = [each.term for each in scorer.terms] if isinstance(scorer, Ranker) else [ScorerTerm(scorer)]
+        terms = [weighed.term for weighed in scorer.terms] if isinstance(scorer, Ranker) else [ScorerTerm(scorer)]
         opened |= {id(term.scorer): term.scorer for term in terms if isinstance(term, ScorerTerm)}
     if not opened:
         raise UsageError("0 models to combine; name at least one")
@@ -198,9 +198,9 @@ def _terms(
     if unknown := [name for name in without if name not in names]:
         raise UsageError(f"no term is called {unknown[0]!r}; leave out one of {', '.join(filter(None, names))}")
     models = [model for model in models if model.name not in without]
-    known = {network.fingerprint for model in models for network in model.networks}
-    shipped = [] if CrossTerm.kind in without else shipped_rerankers(known)
-    new = [ref for ref in shipped if ref.name not in without and ref.fingerprint not in known]
+    present = {network.fingerprint for model in models for network in model.networks}
+    shipped = [] if CrossTerm.kind in without else shipped_rerankers(present)
+    new = [ref for ref in shipped if ref.name not in without and ref.fingerprint not in present]
     installed = tuple(open_model(ref, device=device) for ref in new)
     offer = Offer(tuple(models), scored.lists, dialogues, installed=installed)
     encoders = list(EncoderTerm.offered(offer))

@@ -17,6 +17,7 @@ import torch
 from polyrank.config.checked import to_dict
 from polyrank.config.pretrain import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
 from polyrank.config.runs import MODEL_FOLDER
+from polyrank.data.mapped_examples import answered_rows
 from polyrank.data.rows import open_file
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
@@ -37,7 +38,7 @@ from polyrank.training.checkpoints import CHECKPOINT
 from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import FitResult, fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
-from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
+from polyrank.training.pretraining.tokens import Pairs, open_pairs, texts_of
 from polyrank.training.run_document import INPUTS, check_same_inputs
 from polyrank.training.run_folder import RunKind, hold_run_folder, stopped_by_minutes
 from polyrank.training.tracking import CURVES, check_tensorboard, with_curves
@@ -234,7 +235,8 @@ def _learn_vocabulary(
     notify(f"learning {settings.size:,} subwords")
 
     def texts() -> Iterator[str]:
-        for examples in rows_of(Path(recipe.data.train), skip_bad=recipe.data.skip_bad):
+        source = Path(recipe.data.train)
+        for examples in answered_rows(source, [source], skip_bad=recipe.data.skip_bad):
             yield from texts_of(examples)
 
     subwords = learn_bert_subwords(texts(), kind=settings.kind, size=settings.size, lower_case=settings.lower_case)

@@ -16,9 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.data.examples import Reader
-from polyrank.data.read_report import BadRows, parsed
-from polyrank.data.rows import rows
+from polyrank.data.mapped_examples import answered_rows
 from polyrank.errors import DataError
 from polyrank.records import Example
 from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
@@ -55,22 +53,6 @@ class Pairs:
         return Pairs(self.ids, self.table[:n])
 
 
-def rows_of(
-    path: Path, *, skip_bad: bool, notify: Callable[[str], None] = lambda text: None
-) -> Iterator[list[Example]]:
-    """The examples with a response of each row; in a dialogue every turn after the first is a response.
-
-    Raises:
-        DataError: a row is bad, and ``skip_bad`` is false.
-    """
-    reader, bad = Reader(path, None, None), BadRows(skip=skip_bad)
-    for item in parsed(path, partial(rows, path), reader.examples)(bad.add):
-        if examples := [example for example in item if example.response is not None]:
-            yield examples
-    if bad.n:
-        notify(f"{path}: {counted(bad.n, 'bad row')} left out ({bad.messages[0]})")
-
-
 def texts_of(examples: list[Example]) -> tuple[str, ...]:
     """All turns of a row, after the facts of its background; the last example holds them all."""
     last = examples[-1]
@@ -99,8 +81,8 @@ def open_pairs(
     Raises:
         DataError: a row is bad and ``skip_bad`` is false, or the file holds no pair.
     """
-    read = rows_of(path, skip_bad=skip_bad, notify=notify)
-    first = next(read, None)  # a missing or bad file raises its own error before its bytes are hashed
+    read = partial(answered_rows, path, [path], skip_bad=skip_bad)
+    first = next(read(), None)  # a missing or bad file raises its own error before its bytes are hashed
     if first is None:
         raise DataError(f"{path}: no row has a response to a context; give dialogues of two turns or more, or pairs")
     key = hashlib.sha256(
@@ -109,7 +91,7 @@ def open_pairs(
     folder = cache / key.hexdigest()[:24]
 
     def write() -> None:
-        _make(folder, path, subwords, separator, rows_of(path, skip_bad=skip_bad, notify=notify))
+        _make(folder, path, subwords, separator, read(notify=notify))
 
     pairs = open_or_write(folder, DOCUMENT, _open, write, notify)
     if len(pairs) < 2:

@@ -166,8 +166,8 @@ def train_intents(
 
     def fit(config: HeadConfig, seed: int) -> HeadFit:
         rows, dev_rows = drawn[seed]
-        own = vectors.rows(rows), dev_vectors.rows(dev_rows)
-        return fit_head(*own, len(intents), config, seed=seed, patience=patience, max_epochs=max_epochs)
+        parts = vectors.rows(rows), dev_vectors.rows(dev_rows)
+        return fit_head(*parts, len(intents), config, seed=seed, patience=patience, max_epochs=max_epochs)
 
     trials: list[HeadFit] = []
     for number, config in enumerate(grid, 1):
@@ -199,8 +199,8 @@ def train_intents(
         "chosen": {**_described(best), "seed": seed},
     }
     name = "test" if splits.test else "dev"
-    found = _figures(classifier, encoded("test", splits.test) if splits.test else dev_vectors, fits)
-    return IntentResult(replace(classifier, metadata=figures), {**figures, "judged_on": name, **found})
+    measured = _figures(classifier, encoded("test", splits.test) if splits.test else dev_vectors, fits)
+    return IntentResult(replace(classifier, metadata=figures), {**figures, "judged_on": name, **measured})
 
 
 def _described(fit: HeadFit) -> dict[str, Any]:
