@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import inspect
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -228,6 +229,46 @@ def answering(status: int, body: str, **headers: str) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="this system has no Unix sockets")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # httpx leaves a refused socket open
+def test_the_address_may_be_that_of_a_socket(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.headers['host']} {self.path} {self.headers['authorization']}")
+            body = b'{"object": "list", "data": [{"id": "support"}]}'
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    async def names(url: str) -> list[str]:
+        async with polyrank.AsyncClient(url) as client:
+            return [one.id for one in await client.models()]
+
+    path = tmp_path / "polyrank.sock"
+    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        with polyrank.Client(f"unix:{path}#key=secret") as client:
+            assert [one.id for one in client.models()] == asyncio.run(names(f"unix:{path}")) == ["support"]
+        server.shutdown()
+        thread.join()
+    assert asked == ["localhost /v1/models Bearer secret", "localhost /v1/models None"]
+    path.unlink()
+    with (
+        polyrank.Client(f"unix:{path}", retries=0) as client,
+        pytest.raises(OfflineError, match=f"^unix:{path} does not"),
+    ):
+        client.models()
+    with pytest.raises(UsageError, match="does not start with http://, https:// or unix:"):
+        polyrank.Client("unix:")
 
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "{}", "null", '{"data": [{"name": "x"}]}'])

@@ -160,6 +160,26 @@ def test_values_that_would_change_the_result_are_refused(
     assert said in answer.text
 
 
+def test_a_limit_on_tokens_is_of_tokens(client: httpx.Client) -> None:
+    """Tokens after the limit are not read; texts of more characters but fewer tokens are not affected."""
+    long, begins = "restart the router now", "restart the"
+
+    def scores(document: str, **fields: int) -> list[float]:
+        bodies = (
+            {"query": "my wifi is down", "documents": [document], **fields},
+            {"text_1": "my wifi", "text_2": document},
+        )
+        cohere = client.post("/v2/rerank", json=bodies[0]).json()["results"][0]["relevance_score"]
+        named = {"truncate_prompt_tokens": fields.get("max_tokens_per_doc", -1)}
+        vllm = client.post("/v1/score", json=bodies[1] | named).json()["data"][0]["score"]
+        vectors = {"input": document, "max_tokens": fields.get("max_tokens_per_doc")}
+        return [cohere, vllm, *client.post("/v1/embeddings", json=vectors).json()["data"][0]["embedding"]]
+
+    assert scores(long, max_tokens_per_doc=2) == pytest.approx(scores(begins), abs=1e-5)
+    assert scores(long, max_tokens_per_doc=len(long) - 1) == pytest.approx(scores(long), abs=1e-5)
+    assert scores(long) != pytest.approx(scores(begins), abs=1e-5)
+
+
 def test_blank_documents_come_last(client: httpx.Client) -> None:
     documents = ["", *REPLIES[:3], " \n"]
     cohere = client.post("/v2/rerank", json={"query": "my wifi", "documents": documents}).json()["results"]

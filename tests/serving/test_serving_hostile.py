@@ -593,9 +593,10 @@ def test_fields_of_other_services_are_supported_or_refused(client: httpx.Client)
         ("/v2/embed", {"texts": [long], "truncate": "END"}, 200),
         ("/v2/embed", {"texts": ["a"], "truncate": "NONE"}, 200),
         ("/v2/embed", {"texts": ["a"], "images": ["data:"]}, 422),
-        ("/v2/rerank", {"query": "a", "documents": ["hello"], "max_tokens_per_doc": 1}, 422),
+        ("/v2/rerank", {"query": "a", "documents": ["hello hi"], "max_tokens_per_doc": 1}, 200),
         ("/v2/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 1}, 200),
-        ("/v2/embed", {"texts": ["hello"], "max_tokens": 1}, 422),
+        ("/v2/embed", {"texts": ["hello hi"], "max_tokens": 1}, 200),
+        ("/v2/embed", {"texts": ["hello hi"], "max_tokens": 1, "truncate": "NONE"}, 400),
         ("/v2/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 4_096}, 200),
         ("/v1/rerank", {"query": "a", "documents": [{"text": "b"}], "rank_fields": ["title"]}, 422),
         ("/embed", {"inputs": long, "truncate": False}, 413),
@@ -626,6 +627,9 @@ def test_answers_have_the_fields_of_other_services(client: httpx.Client) -> None
     assert [set(result) for result in texts] == [{"index", "score"}]
     wrong = client.post("/v1/rerank", json={"query": "wifi"}).json()
     assert wrong["detail"] == wrong["message"]
+    for path in ("/v1/ranking", "/v1/retrieval/nvidia/reranking"):  # NVIDIA's, as in RFC 9457
+        refused = client.post(path, json={"query": "wifi"})
+        assert refused.json() == {"status": 422, "title": refused.reason_phrase, "detail": "documents: Field required"}
     assert client.get("/info").json()["tokenization_workers"] == 1
 
 

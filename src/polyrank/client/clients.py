@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 try:
@@ -21,6 +20,7 @@ except ImportError as error:
 from polyrank.answering.answers import Answer
 from polyrank.client import calls
 from polyrank.client.calls import Call, Page, ServedModel, given
+from polyrank.config.serving import UNIX
 from polyrank.data.pool import CandidateLike
 from polyrank.errors import DataError, OfflineError, UsageError
 from polyrank.feedback.records import Action
@@ -56,9 +56,11 @@ def _content(response: httpx.Response) -> Any:
         return response.text
 
 
-def _is_refusal(response: httpx.Response) -> bool:
-    """Whether the server refused the request before it did any work. "offline" may follow a part of a change."""
-    return response.status_code in RETRIED and calls.error_code(_content(response)) != "offline"
+def _did_nothing(outcome: httpx.Response | httpx.TransportError) -> bool:
+    """Whether a request did not arrive, or was refused before any work. "offline" may follow a part of a change."""
+    if isinstance(outcome, httpx.TransportError):
+        return isinstance(outcome, httpx.ConnectError)
+    return outcome.status_code in RETRIED and calls.error_code(_content(outcome)) != "offline"
 
 
 def _retry_after(response: httpx.Response) -> float:
@@ -73,15 +75,18 @@ def _retry_after(response: httpx.Response) -> float:
 class _Connection:
     """The settings and the retry policy of both clients; see ``Client`` for the arguments."""
 
-    _transport: type[httpx.Client | httpx.AsyncClient]
+    _kind: type[httpx.Client | httpx.AsyncClient]
+    _wire: type[httpx.HTTPTransport | httpx.AsyncHTTPTransport]
     _http: Any
 
     def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 60.0, retries: int = 4) -> None:
         url, _, printed = url.partition("#key=")  # the address that a server without keys prints
         api_key = printed or None if api_key is None else api_key
-        if not url.startswith(("http://", "https://")):
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else ""
+        if not (self._socket or url.startswith(("http://", "https://"))):
             raise UsageError(
-                f"url = {url!r} does not start with http:// or https://; give a URL such as http://127.0.0.1:8600"
+                f"url = {url!r} does not start with http://, https:// or unix:; give a URL such as"
+                " http://127.0.0.1:8600, or unix:PATH of a socket"
             )
         if retries < 0:
             raise UsageError(f"retries = {retries} is negative; give 0 or more")
@@ -99,9 +104,14 @@ class _Connection:
         self._most_s = max(timeout_s, MAX_PAUSE_S)
         headers = {} if api_key is None else {b"authorization": f"Bearer {api_key}".encode()}
         timeout = httpx.Timeout(timeout_s, pool=None)  # requests that wait for a free connection are not late
-        self._connect = partial(self._transport, base_url=self.url, timeout=timeout, headers=headers)
+        self._settings: dict[str, Any] = {"timeout": timeout, "headers": headers}
         self._http = self._connect()
         forks.watch(self)
+
+    def _connect(self) -> Any:
+        """New connections."""
+        wire: Any = self._wire(uds=self._socket) if self._socket else None
+        return self._kind(base_url="http://localhost" if self._socket else self.url, transport=wire, **self._settings)
 
     def after_fork(self) -> None:
         """In a child process: leave the connections, and the answers on them, to the parent; open others."""
@@ -127,11 +137,11 @@ class _Connection:
             return call.missing()
         raise calls.error_of(response.status_code, content)
 
-    def _pause(self, attempt: int, response: httpx.Response | None) -> float | None:
+    def _pause(self, attempt: int, outcome: httpx.Response | httpx.TransportError) -> float | None:
         """Seconds until the next attempt; None: do not retry."""
-        if attempt >= self.retries or not (response is None or _is_refusal(response)):
+        if attempt >= self.retries or not _did_nothing(outcome):
             return None
-        if response is not None and (wanted := _retry_after(response)) > 0:
+        if isinstance(outcome, httpx.Response) and (wanted := _retry_after(outcome)) > 0:
             return min(wanted, self._most_s)
         return min(0.25 * 2.0**attempt, MAX_PAUSE_S)
 
@@ -145,7 +155,8 @@ class Client(_Connection, Closing):
     """A client for a polyrank server. Close it, or use it in a ``with``. It is thread-safe.
 
     Args:
-        url: of the server, such as "http://127.0.0.1:8600"; the address that it prints contains the key for changes.
+        url: of the server, such as "http://127.0.0.1:8600", or "unix:PATH" of its socket; the address that it prints
+            contains the key for changes.
         api_key: a key from the server's key file.
         timeout_s: seconds to wait for the server in each step: to connect, to send, and to receive.
         retries: how often to repeat a request that a busy server refused or that did not reach the server. The client
@@ -160,7 +171,7 @@ class Client(_Connection, Closing):
         OfflineError: the server does not answer.
     """
 
-    _transport = httpx.Client
+    _kind, _wire = httpx.Client, httpx.HTTPTransport
     _http: httpx.Client
 
     def respond(
@@ -301,11 +312,9 @@ class Client(_Connection, Closing):
         for attempt in range(self.retries + 1):
             try:
                 response = self._http.send(request)
-            except httpx.ConnectError as error:
-                if (pause := self._pause(attempt, None)) is None:
-                    raise self._lost(error) from error
             except httpx.TransportError as error:
-                raise self._lost(error) from error
+                if (pause := self._pause(attempt, error)) is None:
+                    raise self._lost(error) from error
             else:
                 if (pause := self._pause(attempt, response)) is None:
                     return self._read(call, response)
@@ -330,7 +339,7 @@ class AsyncClient(_Connection):
         PolyrankError: as for ``Client``.
     """
 
-    _transport = httpx.AsyncClient
+    _kind, _wire = httpx.AsyncClient, httpx.AsyncHTTPTransport
     _http: httpx.AsyncClient
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -377,11 +386,9 @@ class AsyncClient(_Connection):
         for attempt in range(self.retries + 1):
             try:
                 response = await self._http.send(request)
-            except httpx.ConnectError as error:
-                if (pause := self._pause(attempt, None)) is None:
-                    raise self._lost(error) from error
             except httpx.TransportError as error:
-                raise self._lost(error) from error
+                if (pause := self._pause(attempt, error)) is None:
+                    raise self._lost(error) from error
             else:
                 if (pause := self._pause(attempt, response)) is None:
                     return self._read(call, response)

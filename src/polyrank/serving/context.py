@@ -174,19 +174,6 @@ class Server:
                 code="too_long",
             )
 
-    def check_token_limit(
-        self, name: str, texts: Sequence[str], side: Literal["context", "candidate"], limit: int | None, param: str
-    ) -> None:
-        """Refuse a limit on tokens that truncates texts earlier than the model; a text has at most a token a character.
-
-        Raises:
-            HttpError: the limit would truncate a text.
-        """
-        info, longest = self.pool.info[name], max(map(len, texts), default=0)
-        most = (info.max_context_tokens if side == "context" else info.max_candidate_tokens) or longest
-        if limit is not None and 0 < limit < min(most, longest):
-            raise HttpError(422, f"{name} reads up to {most:,} tokens of a text; omit {param}", param=param)
-
     def tokens(self, name: str, texts: Sequence[str], side: Literal["context", "candidate", "document"]) -> int:
         """Estimated number of tokens of texts, after truncation, and what it costs to read what is truncated.
 

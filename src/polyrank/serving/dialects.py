@@ -77,7 +77,8 @@ class Dialect(BaseModel):
     max_tokens: Number | None = Field(
         None,
         validation_alias=AliasChoices("max_tokens_per_doc", "truncate_prompt_tokens", "max_tokens"),
-        description="Refused if the model reads more tokens of a text; also truncate_prompt_tokens, max_tokens.",
+        description="Tokens that are read of each candidate, or of each text to encode; 0 or less: all. Also"
+        " truncate_prompt_tokens, max_tokens.",
     )
     truncate: Flag | Literal["NONE", "START", "END"] | None = Field(
         None,

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from http.client import responses
 from typing import Any
 
 from polyrank.errors import (
@@ -29,7 +30,9 @@ TEI = ("/rerank", "/embed", "/similarity", "/info", "/health", "/")
 TEI_TYPES = {429: "Overloaded", 503: "Unhealthy"}
 OPENAI = ("/v1/embeddings", "/embeddings")
 OLLAMA = ("/api/embed", "/api/embeddings")
-NO_DETAIL = ("/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")  # Jina's, Voyage's and NVIDIA's errors have this field
+NO_DETAIL = ("/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")  # Jina's and Voyage's errors have this field
+
+NVIDIA = re.compile("(/v1)?/ranking|/v1/retrieval/.*")  # whose errors are problem details, as in RFC 9457
 
 TYPES = {  # others below 500: invalid_request_error, from 500: server_error
     401: "authentication_error",
@@ -80,6 +83,8 @@ class HttpError(Exception):
 
     def body(self, path: str) -> dict[str, Any]:
         """The error in the shape that clients of a route expect."""
+        if NVIDIA.fullmatch(path):
+            return {"status": self.status, "title": responses.get(self.status, ""), "detail": self.message}
         if path in COHERE or path in TEI:
             kind = TEI_TYPES.get(self.status, "Validation" if self.status < 500 else "Backend")
             body = {"message": self.message} if path in COHERE else {}

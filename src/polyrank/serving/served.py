@@ -190,21 +190,23 @@ class Served:
             numbers = [number for number, task in enumerate(tasks) if task.max_chunks == limit]
             chunked = Chunked(self.scorer, limit)
             some = [tasks[number] for number in numbers]
-            scores = chunked.score([task.context for task in some], [task.texts for task in some])
-            for number, task, row in zip(numbers, some, scores, strict=True):
+            lists = [self._shortened(task.texts, task.max_tokens) for task in some]
+            scores = chunked.score([task.context for task in some], lists)
+            for number, task, texts, row in zip(numbers, some, lists, scores, strict=True):
                 check_finite(row)
-                read = [chunk for text in task.texts for chunk in chunked.chunks(task.context, text)]
+                read = [chunk for text in texts for chunk in chunked.chunks(task.context, text)]
                 n_tokens, cut = _counted(_tokens_of_pairs, self.scorer, task.context, read)
-                results[number] = ScoredTexts(
-                    row.tolist(), n_tokens, cut or not chunked.unread.isdisjoint(task.texts), self.scorer.fingerprint
-                )
+                cut = cut or texts != list(task.texts) or not chunked.unread.isdisjoint(texts)
+                results[number] = ScoredTexts(row.tolist(), n_tokens, cut, self.scorer.fingerprint)
         return [results[number] for number in range(len(tasks))]
 
     def embed(self, tasks: Sequence[EmbedTask]) -> list[Embedded]:
         """Vectors of texts; as JSON, if the task names forms."""
         if (encoder := self.encoder) is None:
             raise UsageError(f"{self.name} has no vectors; use it to score or rerank")
-        texts = [text for task in tasks for text in task.texts]
+        lists = [self._shortened([text for _, text in task.texts], task.max_tokens) for task in tasks]
+        sides = [side for task in tasks for side, _ in task.texts]
+        texts = list(zip(sides, (text for read in lists for text in read), strict=True))
         vectors = np.empty((len(texts), encoder.dimension), np.float32)
         for side in ("document", "query"):
             rows = [row for row, (stated, _) in enumerate(texts) if stated == side]
@@ -212,12 +214,20 @@ class Served:
                 vectors[rows] = self._vectors(encoder, side, [texts[row][1] for row in rows])
         results, start = [], 0
         for task in tasks:
-            part = vectors[start : start + len(task.texts)]
-            start += len(part)
+            end = start + len(task.texts)
+            part, read, start = vectors[start:end], texts[start:end], end
             encoded = {form: vectors_as_json(part, form) for form in task.forms}
-            counted = _counted(_tokens_of_sides, encoder, task.texts)
-            results.append(Embedded(None if encoded else part, encoded, *counted, encoder.fingerprint))
+            n_tokens, cut = _counted(_tokens_of_sides, encoder, read)
+            cut = cut or read != list(task.texts)
+            results.append(Embedded(None if encoded else part, encoded, n_tokens, cut, encoder.fingerprint))
         return results
+
+    def _shortened(self, texts: Sequence[str], limit: int | None) -> list[str]:
+        """Texts without what follows the first ``limit`` tokens of the first network; 0 or less: whole texts."""
+        if limit is None or limit < 1 or not (networks := list(self._networks)):
+            return list(texts)
+        read = [(text, networks[0].texts.subwords.encode_spans(text)) for text in texts]
+        return [text[: spans[limit - 1][2]] if len(spans) > limit else text for text, spans in read]
 
     def _vectors(self, encoder: Encoder, side: Side, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors ``[n, D]`` of texts of one side."""

@@ -72,12 +72,13 @@ class ScoredTexts:
 
 @dataclass(frozen=True)
 class ScoreTask(Task[ScoredTexts]):
-    """Score texts for a context; of a text that is too long, at most ``max_chunks`` chunks are read."""
+    """Score texts for a context; of each, at most ``max_tokens`` tokens and ``max_chunks`` chunks are read."""
 
     operation: ClassVar[str] = "score"
     context: Context
     texts: Sequence[str]
     max_chunks: int | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,12 @@ class Embedded:
 
 @dataclass(frozen=True)
 class EmbedTask(Task[Embedded]):
-    """Encode texts, each with its side: as candidates or as contexts."""
+    """Encode texts, of each at most ``max_tokens`` tokens, with its side: as candidates or as contexts."""
 
     operation: ClassVar[str] = "embed"
     texts: Sequence[tuple[Side, str]]
     forms: Sequence[str] = ()
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)

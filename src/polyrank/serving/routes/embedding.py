@@ -60,11 +60,6 @@ class ModelSide:
     side: Side
     is_stated: bool = True
 
-    @property
-    def kind(self) -> Literal["context", "candidate"]:
-        """The kind of its texts."""
-        return "context" if self.side == "query" else "candidate"
-
     @classmethod
     def of(cls, server: Server, model: str | None, input_type: str | None) -> "ModelSide":
         """The side that a request selects.
@@ -116,11 +111,10 @@ async def _vectors(
         raise HttpError(400, message, param="dimensions")
     if not texts:
         raise HttpError(422, f"{param} is empty; send at least one text", param=param)
-    server.check_token_limit(name, texts, side.kind, payload.max_tokens, "max_tokens")
     sided = side.sided(server, texts, request)
     tokens = [server.tokens(name, [text], "context" if kind == "query" else "candidate") for kind, text in sided]
     scaled = [f"unit-{form}" if payload.normalize else form for form in forms]
-    values = await server.compute_texts(name, sided, tokens, lambda part: EmbedTask(part, scaled))
+    values = await server.compute_texts(name, sided, tokens, lambda part: EmbedTask(part, scaled, payload.max_tokens))
     if payload.whole(ENDS[side.side]):
         server.check_whole(name, values, param)
     rows = {form: [row for value in values for row in value.rows[key]] for form, key in zip(forms, scaled, strict=True)}

@@ -27,11 +27,11 @@ router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
 async def scores_of(
     request: Request, name: str, context: str | Sequence[str], texts: list[str], param: str,
-    *, background: Sequence[str] = (), whole: bool = False, max_chunks: int | None = None,
+    *, background: Sequence[str] = (), whole: bool = False, limits: Sequence[int | None] = (),
 ) -> tuple[list[float], int]:  # fmt: skip
     """Raw scores, and the number of tokens; if a text was not read to its end, the client is warned.
 
-    ``whole``: refuse such texts instead. ``max_chunks``: of each text that are read.
+    ``whole``: refuse such texts instead. ``limits``: chunks and tokens of each text that are read.
     """
     server: Server = request.app.state.server
     checked = server.context(context, background)
@@ -39,7 +39,7 @@ async def scores_of(
         return [], 0
     n_context = server.tokens(name, [*checked.turns, *checked.background], "context")
     tokens = [server.tokens(name, [text], "document") + n_context for text in texts]
-    values = await server.compute_texts(name, texts, tokens, lambda part: ScoreTask(checked, part, max_chunks))
+    values = await server.compute_texts(name, texts, tokens, lambda part: ScoreTask(checked, part, *limits))
     if whole:
         server.check_whole(name, values, param)
     if any(value.cut for value in values):
@@ -67,14 +67,13 @@ async def _vllm_scores(payload: VllmScore, name: str, request: Request, server: 
     if not texts or len(contexts) not in (1, len(texts)):
         message = f"text_1 has {len(contexts):,} texts and text_2 {len(texts):,}; send one text_1, or one per text_2"
         raise HttpError(422, message, param="text_1")
-    server.check_token_limit(name, texts, "candidate", payload.max_tokens, "truncate_prompt_tokens")
-    whole = payload.whole("END")
+    whole, limits = payload.whole("END"), (None, payload.max_tokens)
     if len(contexts) == 1:
-        scores, n_tokens = await scores_of(request, name, contexts[0], texts, "text_2", whole=whole)
+        scores, n_tokens = await scores_of(request, name, contexts[0], texts, "text_2", whole=whole, limits=limits)
     else:  # parts of one request, which do not count as many in the queue
         pairs = list(zip(contexts, texts, strict=True))
         tokens = [server.tokens(name, [a], "context") + server.tokens(name, [b], "document") for a, b in pairs]
-        tasks = [ScoreTask(server.context(context, ()), [text]) for context, text in pairs]
+        tasks = [ScoreTask(server.context(context, ()), [text], *limits) for context, text in pairs]
         values = (await server.compute(name, tasks, tokens)).values
         if whole:
             server.check_whole(name, values, "text_2")
@@ -98,10 +97,9 @@ async def rerank(payload: Reranks, request: Request, server: CurrentServer, mode
     """
     name = server.resolve_name(check_fields(request, payload, model), "scores")
     texts = list(map(text_of, payload.documents))
-    server.check_token_limit(name, texts, "candidate", payload.max_tokens, "max_tokens_per_doc")
     scores, n_tokens = await scores_of(
         request, name, text_of(payload.query), texts, payload.sent("documents"),
-        whole=payload.whole("END"), max_chunks=payload.max_chunks_per_doc,
+        whole=payload.whole("END"), limits=(payload.max_chunks_per_doc, payload.max_tokens),
     )  # fmt: skip
     version = "1" if request.url.path == "/v1/rerank" else "2"
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": 1}}
