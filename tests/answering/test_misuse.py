@@ -26,6 +26,26 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "i"
 
 
+def test_an_index_warns_of_candidates_that_rank_reads_in_chunks(
+    tiny_encoders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = polyrank.load(str(tiny_encoders["bi"]))
+    path, long = tmp_path / "support", Candidate("long", "pay the bill " * 400)
+    warned = f"{path} has candidates that are too long: it finds them by their starts"
+
+    def warnings() -> int:
+        return sum(record.getMessage().startswith(warned) for record in caplog.records)
+
+    polyrank.build_index(path, encoder, POOL)
+    assert warnings() == 0
+    with polyrank.open(path) as replies:
+        replies.add([long])
+        assert warnings() == 1
+        replies.add([Candidate("short", "restart")])
+    polyrank.build_index(path, encoder, [*POOL, Candidate("other", f"{long.text} x")], overwrite=True)
+    assert warnings() == 2
+
+
 def test_an_index_moves_together_with_its_model(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "elsewhere" / "after"
     shutil.copytree(tiny_encoders["bi"], before / "runs" / "model")

@@ -1,5 +1,6 @@
 """Encode candidates, equal texts once, and write or add them to an index."""
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ from polyrank.storage.quantized import Precision
 
 TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
 ROWS_AT_A_TIME = 10_000  # whose counts are changed at once: a change of an index holds its vectors in memory
-
+LONG = "%s has candidates that are too long: it finds them by their starts, but rank reads them in chunks; split them"
+log = logging.getLogger("polyrank")
 
 Progress = Callable[[int, int], None]
 
@@ -90,7 +92,7 @@ def build_index(
     encoder = encoder_of(model)
     if not (name := name or model.name):
         raise UsageError("the model was not loaded by a name, so the index could not load it again; give name=")
-    candidates = with_counts(model, read_pool(candidates))
+    candidates, n_long = with_counts(model, read_pool(candidates)), _n_long(encoder)
     stored = _known_vectors(path, encoder, precision) if overwrite else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text still follows
     new = [text for text in n_left if stored is None or text not in stored]
@@ -112,7 +114,14 @@ def build_index(
             partition_by=partition_by,
             overwrite=overwrite,
         )
+    if _n_long(encoder) > n_long:
+        log.warning(LONG, path)
     return len(new)
+
+
+def _n_long(encoder: Encoder) -> int:
+    """How many candidates were too long for an encoder so far."""
+    return sum(len(cut.candidates) for cut in encoder.cut)
 
 
 def _vectors(
@@ -181,7 +190,7 @@ def add_to_index(
     check_fingerprint(writer.fingerprint, encoder.fingerprint, writer.path)
     check_candidates(candidates)
     there = writer.find([candidate.id for candidate in candidates])
-    candidates = with_counts(model, candidates, there)
+    candidates, n_long = with_counts(model, candidates, there), _n_long(encoder)
     new = [candidate for candidate in candidates if not candidate.is_same(there.get(candidate.id))]
     same_text = [c for c in new if c.id in there and there[c.id].text == c.text] if replace else []
     vectors = _stored_vectors(writer, same_text)
@@ -194,6 +203,8 @@ def add_to_index(
             if progress:
                 progress(n_encoded, len(missing))
     writer.add(new, [vectors[c.text] for c in new], replace=replace)
+    if _n_long(encoder) > n_long:
+        log.warning(LONG, writer.path)
     return len(new)
 
 
