@@ -251,6 +251,12 @@ def test_majorities_and_customers_are_counted_over_all_conversations() -> None:
     assert texts_of(frequent_replies(phone)) == ["Call 0800 123 456."]
     said = [*phone, *asked(7, "I am on 0800 123 456", "It is here")]  # by a customer, so it is not the firm's
     assert texts_of(frequent_replies(said)) == ["Call {phone}."]
+    talk = ("Where is it?", "ok", "and now?", "Call 0800 123 456.", "ok", "Bye now")  # the customer repeats the agent
+    repeated = [one for n in range(3) for one in dialogue(f"t{n}", *talk)]
+    assert "Call 0800 123 456." in texts_of(frequent_replies(repeated))
+    named = [one for n in range(2) for one in asked(n, "ok", "It is here", "Zoe")]
+    unknown = [one for n in (5, 6) for one in dialogue(f"u{n}", "Where is it?", "It went to Zoe.")]
+    assert texts_of(frequent_replies([*named, *unknown])) == ["It is here", "It went to {customer}."]
     place = "It lies at Rosegarden"
     for names, kept in ((("Zoe", "Zoe", "Zoe"), []), (("Zoe", "Ben", "Max"), [place])):
         read = [one for n, name in enumerate(names) for one in asked(n, "ok", place, name)]

@@ -571,10 +571,11 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, tiny_encoders: 
             (contexts[3], 2, 'team = "tech"', False, False), (contexts[3], 5, None, True, False),
         )
     ]  # fmt: skip
+    responds += [RespondTask(context, k, diverse=True) for k in (4, 2, 3, 1) for context in contexts]
     scores = [
         ScoreTask(context, texts, most)
         for context, texts, most in (
-            (contexts[0], REPLIES, None), (contexts[1], [LONG, "thanks", f"{LONG} pay"], 1),
+            (contexts[1], [LONG, "thanks", f"{LONG} pay"], 1), (contexts[0], REPLIES, None),
             (contexts[2], ["thanks"], 1), (contexts[3], [LONG], None),
             (contexts[0], [LONG, LONG], 2), (contexts[1], REPLIES[:2], 1),
         )
@@ -599,7 +600,7 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, tiny_encoders: 
         others, alone = parts([served.compute([task])[0] for task in tasks])  # type: ignore[list-item]
         assert words == others
         assert numbers == pytest.approx(alone, abs=1e-4)
-    assert [one.cut for one in served.compute(scores)] == [False, True, False, False, True, False]
+    assert [one.cut for one in served.compute(scores)] == [True, False, False, False, True, False]
 
 
 def test_explanations(client: TestClient, index: Path) -> None:

@@ -80,7 +80,9 @@ def test_words_that_are_not_values(text: str) -> None:
     ],
 )
 def test_names_at_the_places_of_names(text: str, name: str, whose: str) -> None:
-    assert (name, whose) in [(one.name, one.whose) for one in people_in(text) if one.sure]
+    found = [one for one in people_in(text) if one.sure]
+    assert (name, whose) in [(one.name, one.whose) for one in found]
+    assert all(text[one.start : one.end].endswith(one.name.split()[-1]) for one in found)
 
 
 @pytest.mark.parametrize("text", ["Hi there!", "Hello Team,", "Sure, please wait", "Dear Sir or Madam, thanks", "ok"])

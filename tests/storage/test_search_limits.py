@@ -59,9 +59,10 @@ def test_a_cancelled_search_and_those_after_it_end_at_once() -> None:
     with limit_searches(limit):
         for _ in range(2):
             with limited_search():
-                threading.Thread(target=limit.cancel).start()
-                while not time_is_over():
-                    pass
+                other = threading.Thread(target=limit.cancel)
+                other.start()
+                other.join()
+                assert time_is_over()
                 with pytest.raises(DeadlineError):
                     check_time_left()
     with limit_searches(TimeLimit(60.0)), limited_search():

@@ -477,7 +477,7 @@ def test_few_shot_training_uses_only_the_drawn_utterances() -> None:
 
 def test_each_seed_is_a_training_of_its_own() -> None:
     """The figures of several seeds are those of each alone with the chosen sizes; the best one's head is kept."""
-    splits = IntentSplits(TRAIN, near(90, 7, spread=1.5), near(300, 6, spread=1.5))
+    splits = IntentSplits(TRAIN, near(90, 7, spread=1.5, n_outside=30), near(300, 6, spread=1.5))
     for options in ({}, {"n_few_shot": 5}):
         seeds = (3, 1, 2)
         together = trained(splits, seeds=seeds, **options)
@@ -486,6 +486,21 @@ def test_each_seed_is_a_training_of_its_own() -> None:
         assert together.figures["seeds"] == [alone[seed].figures["seeds"][0] for seed in seeds]
         assert len({row["accuracy"] for row in together.figures["seeds"]}) > 1
         assert same(together.classifier, alone[together.figures["chosen"]["seed"]].classifier)
+
+
+def test_an_encoding_is_the_mean_of_a_contexts_own_vectors() -> None:
+    class Several(Vectors):
+        """As many vectors as the first number says; the others are filled."""
+
+        def encode_contexts(self, contexts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+            vectors = super().encode_contexts(contexts)[0]
+            mask = np.arange(3) < vectors[:, :, 0]
+            return np.where(mask[:, :, None], vectors * np.arange(1, 4)[:, None], 99.0).astype(np.float32), mask
+
+    texts = [json.dumps([n, 2, 3, 4, 5, 6]) for n in (1, 3, 2)]
+    means = [1.0, 2.0, 1.5]  # of 1, of 1 to 3, of 1 to 2
+    wanted = [[n * mean, *(mean * np.arange(2, 7))] for n, mean in zip((1, 3, 2), means, strict=True)]
+    np.testing.assert_allclose(encode(Several(), texts), wanted)
 
 
 def test_texts_beyond_a_batch_are_encoded_in_their_order(
