@@ -67,6 +67,14 @@ def test_adapters_start_at_the_loaded_scores_and_are_merged(kind: Any, tiny_back
         assert parameter.requires_grad == (".lora_" in name or "head." in name), name
         if ".lora_B." in name:
             torch.nn.init.normal_(parameter)
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "lora_A")]
+    assert len(layers) == (12 if kind is CrossConfig else 24)  # of two layers of one or two towers
+    for layer in layers:
+        (a,), (b,) = layer.lora_A.values(), layer.lora_B.values()
+        x = torch.randn(5, a.in_features)
+        torch.testing.assert_close(
+            layer(x), layer.base_layer(x) + 2 * x @ a.weight.T @ b.weight.T, atol=1e-4, rtol=1e-4
+        )
     after = compute(tokens)  # type: ignore[operator]
     save_model(tmp_path / "m", model, texts, config)
     saved = load_model(tmp_path / "m").model
