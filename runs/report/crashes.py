@@ -1,6 +1,7 @@
 """Crashes of an index, interrupted commands, and faults that tests detect."""
 
 from report.figures import Result, machine, read, read_if_there, section, table
+from report.models import ROOT
 
 
 def crashes() -> str:
@@ -73,8 +74,15 @@ def kills() -> str:
 
 
 def faults() -> str:
+    """The counts of the table of mutants: its last row."""
+    rows = (ROOT / "runs" / "results" / "mutants.md").read_text("utf-8").splitlines()
+    n_all, n_caught, n_survived, n_equivalent = (
+        int(cell) for cell in next(row for row in rows if row.startswith("| **all**")).split("|")[2:6]
+    )
+    n_tried = n_caught + n_survived + n_equivalent
     return section(
         "Mutation testing",
-        """Do the tests detect faults in the code? Single faults are injected into the code one at a time: [the table by
-        package, and each surviving fault](../runs/results/mutants.md). Command: `python runs/mutants.py`.""",
+        f"""Of {n_all:,} single faults in the code, {n_tried:,} have been tried, one at a time; the tests notice
+        {n_caught:,} of the {n_caught + n_survived:,} that change anything: [the table by
+        package](../runs/results/mutants.md). Command: `python runs/mutants.py`.""",
     )

@@ -3,14 +3,17 @@
 Each is simulated with known truth, and compared with scipy.
 """
 
+import sys
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
+from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
 from polyrank.ranking.abstention import calibrate, coverage_curve
+from polyrank.ranking.frames import data_frame
 from polyrank.ranking.metrics import Group, Placement
 from polyrank.tuning.intents import fit_threshold
 
@@ -254,3 +257,28 @@ def test_a_rejecting_threshold_is_near_the_optimum(n_outside: int) -> None:
         fresh.append((1 - NORMAL(threshold - 2) + NORMAL(threshold)) / 2)
     assert np.mean(found) == pytest.approx(1.0, abs=0.15)
     assert np.mean(fresh) == pytest.approx(NORMAL(1), abs=0.01)
+
+
+def test_a_threshold_needs_only_one_measure_and_its_error_has_the_best_precision() -> None:
+    """Contexts with one reply have a score, and no margin."""
+    one_reply = [[0.9], [0.8], [0.7]]
+    rule, curve = calibrate(one_reply, [True, True, False], precision=0.9)
+    assert (rule.measure, [point.coverage for point in curve]) == ("score", pytest.approx([1 / 3, 2 / 3, 1]))
+    assert 0.7 < rule.threshold <= 0.8
+    with pytest.raises(DataError, match=r"precision of 90\.0%, the best is 66\.7% on 3 examples"):
+        calibrate(one_reply, [False, True, True], precision=0.9)
+    with pytest.raises(DataError, match="no example has a reply with a finite confidence"):
+        calibrate(one_reply, [True, True, False], precision=0.9, measure="margin")
+
+
+def test_tables_need_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)  # makes the import fail
+    with pytest.raises(UsageError, match="pandas is not installed; install it with: pip install pandas"):
+        data_frame([{"a": 1}])
+
+
+def test_the_measure_that_separates_right_from_wrong_is_chosen() -> None:
+    by_margin = [[5.0, 1.0], [5.0, 4.9], [1.0, -3.0], [9.0, 8.95]], [True, False, True, False]
+    by_score = [[5.0, 4.9], [4.0, 3.9], [1.0, -3.0], [0.0, -9.0]], [True, True, False, False]
+    assert calibrate(*by_margin, precision=0.9)[0].measure != "score"
+    assert calibrate(*by_score, precision=0.9)[0].measure == "score"

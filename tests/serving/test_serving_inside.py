@@ -557,7 +557,7 @@ def test_vectors_and_scores_are_of_the_encoder_that_made_the_present_index(
         assert client.post("/v1/respond", json={"context": "hi"}).status_code == 500
 
 
-def test_tasks_of_several_options_are_each_as_alone(index: Path, tiny_encoders: dict[str, Path]) -> None:
+def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_path: Path) -> None:
     """A batch of requests that differ in everything, in mixed order: each result is the one without the others."""
     served = Served("m", str(index))
     contexts = [Context((text,)) for text in ("my wifi is down", "pay the bill", "hello hi", "the bill")]
@@ -571,7 +571,6 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, tiny_encoders: 
             (contexts[3], 2, 'team = "tech"', False, False), (contexts[3], 5, None, True, False),
         )
     ]  # fmt: skip
-    responds += [RespondTask(context, k, diverse=True) for k in (4, 2, 3, 1) for context in contexts]
     scores = [
         ScoreTask(context, texts, most)
         for context, texts, most in (
@@ -600,6 +599,13 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, tiny_encoders: 
         others, alone = parts([served.compute([task])[0] for task in tasks])  # type: ignore[list-item]
         assert words == others
         assert numbers == pytest.approx(alone, abs=1e-4)
+    alike = [*REPLIES, "restart the router please", "please restart the router", "restart it", "the bill", "pay it"]
+    polyrank.build_index(tmp_path / "alike", polyrank.load(name), alike)
+    other = Served("m", str(tmp_path / "alike"))
+    diverse = [RespondTask(context, k, diverse=True) for k in (5, 2, 3) for context in contexts]
+    chosen = [[id_ for id_, *_ in one.shown] for one in other.compute(diverse)]  # type: ignore[arg-type]
+    assert chosen == [[id_ for id_, *_ in other.compute([task])[0].shown] for task in diverse]
+    assert chosen[len(contexts) : 2 * len(contexts)] != [ids[:2] for ids in chosen[: len(contexts)]]
     assert [one.cut for one in served.compute(scores)] == [True, False, False, False, True, False]
 
 
