@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from polyrank_chats import Chats, import_chats
+from polyrank_chats.forms.nested import talks_in
+from polyrank_chats.forms.programs import CHANNEL, in_topics
 
 Write = Callable[[str, Any], Path]
 
@@ -270,3 +272,35 @@ def test_livechat_and_tawk(write: Write) -> None:
     ]
     tawk = import_chats(write("tawk.json", {"id": "70fe", "type": "chat", "messages": messages}))
     assert talk(tawk) == {"70fe": ["customer: anyone?", "agent: Yes!"]}
+
+
+def test_answers_to_answers_stay_in_their_topic() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "action": "topic_created", "title": "Bills"}, {"id": 2, "action": "topic_created", "title": "Wifi"},
+        {"id": 3, "reply_to_message_id": 2}, {"id": 4, "reply_to_message_id": 3}, {"id": 5, "reply_to_message_id": 1},
+        {"id": 6}, {"id": 7, "reply_to_message_id": 6}, {"id": 8, "reply_to_message_id": 4},
+    ]  # fmt: skip
+    in_topics(rows, "Shop")
+    assert [row[CHANNEL] for row in rows] == [
+        "Shop/Bills", "Shop/Wifi", "Shop/Wifi", "Shop/Wifi", "Shop/Bills", "Shop", "Shop", "Shop/Wifi"
+    ]  # fmt: skip
+
+
+def test_users_are_those_of_the_export_and_of_the_conversation() -> None:
+    talk = {"requester": {"id": 8, "name": "Cy"}, "messages": [{"sender": n, "text": f"text {n}"} for n in (7, 8)]}
+    export = {
+        "users": [{"id": 7, "name": "Ann"}, {"id": 9, "name": "Bea"}],
+        "tickets": [talk, {**talk, "requester": {}}],
+    }
+    people = [
+        {id_: person["name"] for id_, person in each.people.items() if person} for each in talks_in([(1, export)])
+    ]
+    assert people == [{"7": "Ann", "9": "Bea", "8": "Cy"}, {"7": "Ann", "9": "Bea"}]
+
+
+@pytest.mark.parametrize(("ids", "is_reversed"), [((3, 2, 1), True), ((3, 2, 4), False), ((1, 2, 3), False)])
+def test_only_rows_whose_ids_all_decrease_are_turned(ids: tuple[int, ...], is_reversed: bool, write: Any) -> None:
+    rows = "".join(f"{n},{['Ann', 'Agent'][i % 2]},text {i}\n" for i, n in enumerate(ids))
+    (row,) = import_chats(write("x.csv", f"id,sender,message\n{rows}")).dialogues
+    texts = [f"text {i}" for i in range(3)]
+    assert [turn["text"] for turn in row["turns"]] == (texts[::-1] if is_reversed else texts)
