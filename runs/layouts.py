@@ -188,6 +188,14 @@ def edited(folder: Path, file: str, **settings: Any) -> Path:
     return folder
 
 
+def sharded(folder: Path) -> Path:
+    """A folder whose weights are in several files."""
+    loaded = transformers.AutoModel.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    loaded.save_pretrained(folder, max_shard_size="20KB")
+    return folder
+
+
 def lower_cased(folder: Path) -> Path:
     """A folder whose texts are lower-cased first."""
     return edited(folder, "sentence_bert_config.json", do_lower_case=True)
@@ -266,6 +274,14 @@ LAYOUTS: dict[str, Layout] = {
         ),
         folder / "m",
     ),
+    "Bert classifier, two labels, softmax": lambda folder: saved(
+        CrossEncoder(
+            str(plain_pairs(folder / "inner", "BertForSequenceClassification", WORDS, num_labels=2)),
+            device="cpu",
+            activation_fn=torch.nn.Softmax(dim=-1),
+        ),
+        folder / "m",
+    ),
     **{
         f"{kind} re-ranker, {name}": lambda folder, kind=kind, text=text, against=against: generator(
             folder, f"{kind}ForCausalLM", text, against
@@ -318,6 +334,16 @@ LAYOUTS: dict[str, Layout] = {
         folder, "BertModel", Pooling(32, "cls"), Normalize(), text=WORDS, similarity_fn_name="dot"
     ),
     "Bert encoder, two poolings": lambda folder: encoder(folder, "BertModel", Pooling(32, ("mean", "max")), text=WORDS),
+    "Bert encoder, three poolings, Dense, sharded weights": lambda folder: sharded(
+        encoder(
+            folder,
+            "BertModel",
+            Pooling(32, ("cls", "max", "mean")),
+            lambda: Dense(96, 32, bias=False, activation_function=torch.nn.Identity()),
+            lambda: Dense(32, 24, activation_function=torch.nn.GELU()),
+            text=WORDS,
+        )
+    ),
     "Bert encoder, Dense (LaBSE)": lambda folder: encoder(
         folder, "BertModel", Pooling(32, "cls"), lambda: Dense(32, 32), Normalize(), text=WORDS
     ),
@@ -483,7 +509,9 @@ def theirs(folder: Path, **settings: Any) -> np.ndarray[Any, Any]:
     architecture = next(iter(config.get("architectures") or ()), "")
     if kind == "CrossEncoder" or (kind is None and architecture.endswith(("Classification", "CausalLM"))):
         model = CrossEncoder(str(folder), device="cpu")
-        rows = [model.predict([(query, text) for text in DOCUMENTS]) for query in QUERIES]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a softmax that was saved does not state its dimension
+            rows = [model.predict([(query, text) for text in DOCUMENTS]) for query in QUERIES]
         scores = np.stack(rows)
         return scores[..., 1] if scores.ndim == 3 else scores
     encoder = SentenceTransformer(str(folder), device="cpu", **settings)
@@ -502,12 +530,12 @@ HEAD = """<!-- written by runs/layouts.py -->
 # Models of sentence-transformers
 
 polyrank scores models of the Hugging Face Hub as their authors meant, or refuses them. The table shows
-the largest difference of scores from sentence-transformers, in fp32, on random weights; a test allows 0.00001.
+the largest difference from sentence-transformers in fp32, on random weights; a test allows 0.00001.
 
 Qwen3-Reranker and bge-reranker-v2-gemma score by the prompts on their cards, other plain language models by "yes"
 against "no" after a chat template with the roles query and document.
 
-`MODEL#truncate_dim=64` keeps the first 64 numbers of vectors; `train.method.matryoshka_dims = [64]` trains for it.
+`MODEL#truncate_dim=64` keeps the first 64 numbers; `train.method.matryoshka_dims = [64]` trains for it.
 
 A training starts with the same scores. Prompts become `text.context_prefix` and `text.candidate_prefix`. Models that
 read messages, concatenate several poolings, cut vectors, leave prompts out of the pooling, or have a Router cannot be

@@ -376,7 +376,7 @@ def test_a_chat_lists_its_commands(
         ("mine {test} --from bm25 -o {folder}/m --ranks 5", "'5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {folder}/m --ranks a:5", "'a:5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {test}", "test.jsonl already exists and is read by this command"),
-        ("export {folder}/none --to onnx", "does not exist; give one that training wrote"),
+        ("export {folder}/none --to onnx", "none is not a model folder; give a model folder, hf:"),
         ("export {cross} --to sentence-transformers", "give -o FOLDER"),
         ("export {cross} --to onnx -o {folder}/x", "leave out -o"),
         ("index remove {index}", "no ids were given"),

@@ -3,6 +3,7 @@
 import io
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
 from polyrank.cli.interrupts import discard_partial_output
+from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, PolyrankError
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
 
@@ -55,6 +59,15 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     rows["replies"] = [{"text": text, "count": 2} for text in REPLIES]
     for name, each in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained_bi(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Bi-encoder."""
+    folder = tmp_path_factory.mktemp("trained") / "bi"
+    config = BiConfig(backbone=str(tiny_backbone), shared_towers=True, reduction="mean")
+    save_model(folder, *new_model(config, TextPolicy(max_context_tokens=40), seed=1, sample=REPLIES))
     return folder
 
 
@@ -334,3 +347,56 @@ def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyrank.cli.program", lambda: called.append("program"))
     runpy.run_module("polyrank", run_name="__main__")
     assert called == ["program"]
+
+
+# --- names of models --------------------------------------------------------------------------------------------------
+
+NAMING = (
+    "info MODEL --json",
+    "evaluate MODEL LISTS",
+    "rank MODEL hi REPLIES",
+    "explain MODEL hi --reply thanks",
+    "tune MODEL --valid LISTS -o OUT --without counts --without cross",
+    "mine PAIRS --from MODEL -o OUT --ranks 1:2",
+    "index build MODEL REPLIES -o OUT",
+    "bench respond MODEL -n 4",
+    "intents train INTENTS --encoder MODEL -o OUT",
+)
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=pytest.mark.deep if number else ()) for number, one in enumerate(NAMING)]
+)
+def test_every_command_takes_every_name_of_a_model(
+    files: Path, trained_bi: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A folder, a name with a setting, one that ships, and one of the Hub, of which a copy is here."""
+    from huggingface_hub import constants
+
+    cache = tmp_path / "hub" / "models--somebody--a-model"
+    shutil.copytree(trained_bi, cache / "snapshots" / "abc")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc", "utf-8")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "intents.csv").write_text(
+        "text,intent\n" + "".join(f"my {word} {n},{word}\n" for n in range(20) for word in ("wifi", "bill")), "utf-8"
+    )
+    known = {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "replies")}
+    names = (
+        trained_bi,
+        f"{trained_bi}#truncate_dim=8",
+        f"untuned:{tiny_backbone}#truncate_dim=8",
+        "hf:somebody/a-model#truncate_dim=8",
+        "somebody/a-model",
+        "shipped:convert",
+    )
+    end = ".jsonl" if command.startswith("mine") else ""
+    for number, model in enumerate(names):
+        words = {**known, "INTENTS": tmp_path / "intents.csv", "OUT": tmp_path / f"{number}{end}", "MODEL": model}
+        result = invoke(*(words.get(word, word) for word in command.split()))
+        assert result.exit_code == 0, (model, result.exception, result.stderr)
+
+
+def test_an_export_holds_whole_vectors(trained_bi: Path, tmp_path: Path) -> None:
+    message = refusal("export", f"{trained_bi}#truncate_dim=8", "--to", "sentence-transformers", "-o", tmp_path / "x")
+    assert message == "an export holds whole vectors; leave #truncate_dim=8 out, and cut what it gives"

@@ -56,7 +56,7 @@ def test_the_page_lists_every_layout() -> None:
 
 
 ENCODERS = [name for name in LAYOUTS if re.search("encoder|decoder|mbedding", name)]
-REFUSED = ("messages", "two poolings", "truncated", "without the prompts", "Router")
+REFUSED = ("messages", "two poolings", "three poolings", "truncated", "without the prompts", "Router")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,27 @@ def test_a_training_starts_at_the_scores_of_the_loaded_model(
         np.testing.assert_allclose(found / factor, wanted, rtol=1e-4, atol=1e-5)
     again = load(f"untuned:{folder}", device="cpu")
     np.testing.assert_allclose(np.stack(again.score(QUERIES, [DOCUMENTS] * 4)), wanted, rtol=1e-5, atol=1e-5)
+
+
+OTHERS = [name for name in LAYOUTS if name not in ENCODERS]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if i % 8 else ()) for i, name in enumerate(OTHERS)]
+)
+def test_a_training_from_a_reranker_reports_its_head_or_is_refused(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = TextPolicy(max_context_tokens=60, max_candidate_tokens=60)
+    config = CrossConfig(backbone=str(LAYOUTS[name](tmp_path)), reduction="mean")
+    messages = ["without its scoring head"] * ("plain" in name)  # a language model has no head
+    try:
+        new_model(config, policy, seed=1, sample=DOCUMENTS)
+    except ArtifactError as error:
+        messages.append(str(error))
+    assert re.search(
+        "without its scoring head|does not train; choose another backbone", "".join(messages) + caplog.text
+    )
 
 
 def test_a_trained_start_keeps_its_layers_or_reports_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -381,6 +381,27 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("modules.json", lambda v: [v[0], v[1] | {"path": "3_Pooling"}], r"3_Pooling/config\.json is missing"),
         ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "uses the activation torch.save"),
         ("2_Dense/config.json", lambda v: v | {"module_input_name": "token_embeddings"}, "reads token_embeddings"),
+        ("2_Dense/config.json", lambda v: v | {"module_output_name": "other"}, "2_Dense writes other"),
+        (
+            "sentence_bert_config.json",
+            lambda v: v | {"config_args": {"num_hidden_layers": 1}},
+            "sets num_hidden_layers",
+        ),
+        (
+            "sentence_bert_config.json",
+            lambda v: v | {"tokenizer_args": {"model_max_length": 9}},
+            "sets model_max_length",
+        ),
+        (
+            "sentence_bert_config.json",
+            lambda v: v | {"modality_config": {"text": {"method": "get_text_features"}}},
+            "sets modality_config of text",
+        ),
+        (
+            "modules.json",
+            lambda v: [v[0] | {"type": "sentence_transformers.models.CLIPModel"}],
+            "begins with CLIPModel",
+        ),
         ("sentence_bert_config.json", lambda v: v | {"transformer_task": "text-generation"}, "by text-generation"),
         ("sentence_bert_config.json", lambda v: v | {"modality_config": {"image": {}}}, "media instead of texts"),
         ("sentence_bert_config.json", lambda v: v | {"modality_config": {"message": {}}}, "reads messages, but its"),

@@ -37,7 +37,8 @@ def export(
     in the same way and records in the model folder whether they may be used.
     """
     from polyrank.config.names import SHIPPED
-    from polyrank.loading.models import export_folder, model_folder, read_backend, resolve_model
+    from polyrank.loading.hub import hub_name
+    from polyrank.loading.models import CUT, export_folder, read_backend, resolve_model
     from polyrank.scorers import exported as backends
     from polyrank.scorers.in_int8 import check_int8
 
@@ -52,14 +53,15 @@ def export(
         )
     if valid is None and speaker is not None:
         raise UsageError(f"--speaker {speaker} applies to candidate lists; give them with --valid, or leave it out")
-    folder = model_folder(model)
-    if not folder.exists():
-        raise UsageError(f"model folder {model} does not exist; give one that training wrote")
-    if model.startswith(SHIPPED) and to in kept and not check:
-        raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
     reference = resolve_model(model)
-    if reference.kind not in ("trained", "foreign"):
+    if reference.kind not in ("trained", "foreign") or (folder := reference.folder) is None:
         raise UsageError(f"{model} is not a network; export its terms, which polyrank info lists")
+    if reference.truncate_dim is not None:
+        raise UsageError(
+            f"an export holds whole vectors; leave {CUT}{reference.truncate_dim} out, and cut what it gives"
+        )
+    if (model.startswith(SHIPPED) or hub_name(model)) and to in kept and not check:
+        raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
     if output is not None and to == "sentence-transformers":
         backends.export_to_sentence_transformers(folder, output, replace=overwrite)
         notify(f"wrote {output}")

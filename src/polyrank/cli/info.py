@@ -3,47 +3,60 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument
 
 from polyrank.cli.console import print_table
 from polyrank.cli.options import Json
-from polyrank.errors import UsageError
 
 
 def info(
-    model: Annotated[str, Argument(help="A model or ranker folder, or shipped:convert.")],
+    model: Annotated[str, Argument(help="A model, by any of its names, or a ranker.")],
     json_: Json = False,
 ) -> None:
     """Show a model's kind, fingerprint, and parameters and bytes of each part; for a ranker, its terms and weights."""
-    from polyrank.loading.folders import folder_kind
-    from polyrank.loading.models import model_folder
-    from polyrank.models.artifacts import TensorGroup, read_config, read_sizes
+    from polyrank.loading.models import resolve_model
+    from polyrank.models.artifacts import TensorGroup, read_config, read_sizes, sizes_of
 
-    folder = model_folder(model)
-    if not folder.is_dir():
-        raise UsageError(f"{model} is not a model folder; give one, or shipped:convert")
-    if (kind := folder_kind(folder)) in ("index", "remote"):
-        raise UsageError(f"{model} is not a model; show it with: polyrank index info {model}")
-    if kind == "intents":
-        raise UsageError(f"{model} predicts intents and does not rank; use it with polyrank intents predict")
-    if kind == "ranker":
-        _show_ranker(folder, model, json_=json_)
+    reference = resolve_model(model)
+    if reference.kind == "ranker":
+        assert reference.folder is not None, "of a ranker"
+        _show_ranker(reference.folder, model, json_=json_)
         return
-    document, parts = read_config(folder), read_sizes(folder)
+    if reference.kind == "trained":
+        assert reference.folder is not None, "of a trained model"
+        kind, parts = read_config(reference.folder)["model"]["kind"], read_sizes(reference.folder)
+        fingerprint = reference.fingerprint
+    if reference.kind != "trained" or reference.truncate_dim is not None:
+        from polyrank.scorers.open import open_model
+        from polyrank.scorers.protocols import Encoder
+
+        scorer: Any = open_model(reference, device="cpu", precision="fp32")
+        fingerprint = scorer.fingerprint
+        if reference.kind != "trained":
+            parts = [part for network in scorer.networks for part in sizes_of(network.model.state_dict())]
+            kind = "bi" if isinstance(scorer, Encoder) else "cross" if parts else reference.name
     n_parameters, n_bytes = sum(part.n_parameters for part in parts), sum(part.n_bytes for part in parts)
     if json_:
         totals = {"n_parameters": n_parameters, "n_bytes": n_bytes, "n_bytes_fp32": 4 * n_parameters}
-        named = {"kind": document["model"]["kind"], "fingerprint": document["fingerprint"]}
-        print(json.dumps({**named, **totals, "parts": [dataclasses.asdict(part) for part in parts]}))
+        print(
+            json.dumps(
+                {
+                    "kind": kind,
+                    "fingerprint": fingerprint,
+                    **totals,
+                    "parts": [dataclasses.asdict(part) for part in parts],
+                }
+            )
+        )
         return
     rows = []
     for part in [*parts, TensorGroup("all", n_parameters, n_bytes, ())]:
         fp32 = 4 * part.n_parameters
         numbers = (f"{part.n_bytes / 1e6:.2f}", f"{fp32 / 1e6:.2f}", f"{fp32 / max(part.n_bytes, 1):.1f}")
         rows.append((part.name, ", ".join(part.dtypes), f"{part.n_parameters:,}", *numbers))
-    print(f"{model}: {document['model']['kind']}, fingerprint {document['fingerprint']}")
+    print(f"{model}: {kind}, fingerprint {fingerprint}")
     print_table(("part", "stored as", "parameters", "MB", "MB in fp32", "times smaller"), rows, n_left=2)
 
 

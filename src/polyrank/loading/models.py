@@ -195,8 +195,8 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
             raise UsageError(f"{name} predicts intents and does not rank; use it with polyrank intents predict")
         case "index" | "remote":
             raise UsageError(
-                f"{name} is an index, not a model; get answers from it with polyrank respond or polyrank.open, or name"
-                " a model"
+                f"{name} is an index, not a model; get answers from it with polyrank respond or polyrank.open, show it"
+                " with polyrank index info, or name a model"
             )
         case "foreign":
             _check_backend(name, backend)
@@ -223,6 +223,11 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
         ):
             facts["first_stage"] = stated
     return ModelRef(kind="trained", **facts)
+
+
+def named_folder(name: str) -> Path:
+    """The folder of a name, which may not exist; of ``hf:OWNER/MODEL``, its local copy."""
+    return model_folder(name) if hub_name(name, bare=False) is None else hub_folder(name)
 
 
 def _part(folder: Path, name: str, backend: Backend) -> ModelRef:

@@ -19,7 +19,7 @@ from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.folders import is_hugging_face
-from polyrank.loading.models import model_folder, resolve_model
+from polyrank.loading.models import named_folder, resolve_model
 from polyrank.storage.document import has_document, read_document
 
 PATHS = (
@@ -88,7 +88,7 @@ def resolve_recipe(recipe: Recipe | Source, *, resume: bool = False) -> Training
             model=model,
             text=settings.text,
             train=train,
-            start=None if train.init_from is None else model_folder(train.init_from),
+            start=None if train.init_from is None else named_folder(train.init_from),
         )
         for name, (model, train) in zip(names, settings.networks, strict=True)
     )
@@ -163,7 +163,7 @@ def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str
     """The settings, as tables ``model`` and ``text``, that a network inherits from ``init_from``."""
     if not isinstance(name := train.get("init_from"), str):
         return {}
-    folder = model_folder(name)
+    folder = named_folder(name)
     if not has_document(folder, MODEL):
         raise ConfigError(f"{where}.init_from = {name} is not a model folder; give one that training wrote")
     if is_hugging_face(folder):

@@ -9,6 +9,7 @@ may edit it.
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -225,8 +226,13 @@ def read_sizes(path: Path) -> list[TensorGroup]:
         ArtifactError: the folder is not a model folder, or its weights are damaged.
     """
     weights = check_part(path / "model.safetensors", read_config(path)["files"].get("model.safetensors"), MODEL)
+    return sizes_of(read_file(weights)[0])
+
+
+def sizes_of(tensors: Mapping[str, torch.Tensor]) -> list[TensorGroup]:
+    """The groups of some weights, sorted by name."""
     groups: dict[str, list[torch.Tensor]] = {}
-    for name, tensor in sorted(read_file(weights)[0].items()):
+    for name, tensor in sorted(tensors.items()):
         groups.setdefault(name.partition(".")[0], []).append(tensor)
     return [
         TensorGroup(

@@ -146,7 +146,8 @@ def read_published(name: str, dropout: float | None = None) -> Published:
             has_head=architecture.endswith(CLASSIFIER),
         )
     backbone = load_backbone(saved.transformer, dropout)
-    modes, layers, _ = read_layers(saved.layers, backbone.dimension) if saved.layers else ((), [], 0)
+    pooled = saved.layers and saved.layers[0].kind != "LogitScore"
+    modes, layers, _ = read_layers(saved.layers, backbone.dimension) if pooled else ((), [], 0)
     return Published(
         name=name,
         backbone=backbone,

@@ -24,6 +24,12 @@ LIBRARY = "sentence_transformers."  # of the modules; polyrank runs no code of m
 LAYERS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout", "LogitScore")
 ROUTERS = ("Router", "Asym")
 STATIC = "StaticEmbedding"
+ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
+WITHOUT_EFFECT = (
+    "dtype", "torch_dtype", "attn_implementation", "trust_remote_code", "add_pooling_layer", "padding_side", "use_fast",
+    "unpad_inputs", "use_memory_efficient_attention",
+)  # fmt: skip
+"""Arguments in a Transformer's settings that change no vector, except by rounding."""
 NEEDED = ("Pooling", "Dense", "LogitScore")
 """Layers that have a config.json."""
 POOLINGS: dict[str, Reduction] = {
@@ -301,6 +307,10 @@ def _check_reading(folder: Path, reading: dict[str, Any], config: dict[str, Any]
             folder, f"scores by {task}", "choose a model with a pooling, a classification head or a LogitScore"
         )
     others = reading.get("processing_kwargs", {}).keys() - {"chat_template"}
+    others |= {name for kind in ARGUMENTS for name in reading.get(kind) or {}} - {*WITHOUT_EFFECT}
+    text = reading.get("modality_config", {}).get("text") or {}
+    if text.get("method", "forward") != "forward" or text.get("method_output_name") == "pooler_output":
+        others.add("modality_config of text")
     if odd := [*(["query_expansion"] if reading.get("query_expansion") else []), *sorted(others)]:
         raise _unsupported(folder, f"sets {odd[0]}, which polyrank does not support", "choose a model without it")
     if config.get("is_encoder_decoder") and config.get("model_type") not in ENCODER_DECODERS:

@@ -129,11 +129,9 @@ class PairEncoder(nn.Module):
             values = self.network(input_ids=ids, attention_mask=mask.long(), **segments, **last).logits.float()
             if self.generates:
                 others = 0.0 if self.against is None else values[:, -1, self.against]
-                values = values[:, -1, self.label] - others
-            else:
-                values = values[:, self.label]
-            return self.activation(values)  # type: ignore[no-any-return]  # nn.Module calls are untyped
-        return self.activation(values.float())[:, 0]  # type: ignore[no-any-return]
+                values = (values[:, -1, self.label] - others)[:, None]
+        scores: Tensor = self.activation(values.float())  # of all labels, as a softmax needs
+        return scores[:, 0 if self.generates else self.label]
 
     def narrow(self, dtype: torch.dtype) -> bool:
         """Hold the transformer's weights in bf16 or int8 from now on; its pooler and its head stay fp32."""
@@ -196,6 +194,8 @@ def read_layer(layer: HeadLayer) -> SentenceLayer:
     """
     if layer.settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
         raise ArtifactError(f"{layer.folder} reads {layer.settings['module_input_name']}; choose another model")
+    if (output := layer.settings.get("module_output_name")) not in (None, "sentence_embedding", "scores"):
+        raise ArtifactError(f"{layer.folder} writes {output}; choose another model")
     if layer.kind not in ("Dense", "LayerNorm", "Normalize"):
         raise ArtifactError(f"{layer.folder} is a second {layer.kind}; choose a model with one")
     if layer.kind == "Normalize":
@@ -236,7 +236,7 @@ def activation(name: str, folder: Path) -> nn.Module:
     kind = getattr(nn, name.rpartition(".")[2], None)
     if not name.startswith("torch.nn.") or not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ArtifactError(f"{folder} uses the activation {name}, which torch.nn does not have; choose another model")
-    return kind()
+    return nn.Softmax(-1) if kind is nn.Softmax else kind()
 
 
 def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
