@@ -1,4 +1,4 @@
-"""What the application that forks and those who ask it share."""
+"""Texts and a queue for an application that forks and the tests that send it requests."""
 
 from pathlib import Path
 from typing import Any

@@ -18,7 +18,7 @@ from polyrank_chats.errors import DataError
 from polyrank_chats.wording import counted
 
 MAX_BYTES = 2**30  # of the unpacked file
-MAX_RATIO = 200  # of its size to that of the compressed file, above FREE_BYTES; chats compress 5 to 50 times
+MAX_RATIO = 100  # of its size to that of the compressed file, above FREE_BYTES; chats compress 5 to 50 times
 FREE_BYTES = 2**24  # JSON in memory takes up to 30 times its text
 GZIP_MAGIC = b"\x1f\x8b"
 TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", ".srt", ".eml", ".mbox", ".mbx", ".log")
