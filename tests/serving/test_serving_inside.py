@@ -45,6 +45,7 @@ from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.ranking.relevance import Relevance
 from polyrank.records import Context
+from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.ranker import Ranker, as_ranker
 from polyrank.scorers.terms.cross import CrossTerm
@@ -1110,6 +1111,11 @@ def test_a_key_has_a_share_of_the_feedback_file(name: str, tmp_path: Path) -> No
             answers.append(client.post("/v1/feedback", headers=headers, json=body | {"request_id": str(number)}))
         assert [answer.status_code for answer in answers] == [200, 429, 200]
         assert answers[1].json()["error"]["code"] == "feedback_quota"
+
+
+def test_a_late_cross_encoder_keeps_less_in_a_server() -> None:
+    (late,) = (one for one in Served("m", "shipped:rerank", "cpu").scorer.networks if isinstance(one, LateScorer))
+    assert 0 < late.kept.n_bytes <= late.kept.max_bytes == 256 * 2**20
 
 
 def test_searches_do_not_delay_changes() -> None:

@@ -160,9 +160,7 @@ def _raise_file_limit() -> int:
 
         highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
-        if highest == resource.RLIM_INFINITY:
-            return 2**30
-    return highest
+    return highest if highest >= 0 else 2**30  # negative: Linux's name for no limit
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -23,6 +23,7 @@ from polyrank.loading.folders import stamp
 from polyrank.loading.models import Backend, check_backend, moved_name, resolve_model
 from polyrank.records import Context, Ranked
 from polyrank.scorers.chunks import Chunked
+from polyrank.scorers.late import LateScorer
 from polyrank.scorers.lexical import LexicalScorer
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import open_ranking
@@ -44,6 +45,7 @@ from polyrank.serving.tasks import (
 R = TypeVar("R")
 
 REMEMBERED = 10_000  # vectors of candidates in the cache, by text: some 50 MB
+KEPT_BYTES = 256 * 2**20  # of what a late Cross-encoder has read of candidates
 STAGES = {"retrieval": "retriever", "rerank": "reranker"}
 MAX_TOO_SLOW = 100  # filters in the cache of those that took too long
 TRIED_AGAIN_S = 60.0  # after which such a filter is tried again: the machine may have been busy
@@ -86,6 +88,8 @@ class Served:
         self._networks = {id(network): network for network in self.scorer.networks}.values()
         for network in self._networks:
             network.max_remembered = REMEMBERED
+            if isinstance(network, LateScorer):
+                network.kept.max_bytes = KEPT_BYTES
         self.scorer.score([WARM], [[WARM]])  # the first pass takes ten times as long as later ones
 
     def reopened(self) -> "Served | None":
