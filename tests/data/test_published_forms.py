@@ -36,6 +36,8 @@ ONE = [(("q",), ("right", "bad", "worse"), (0,))]
          "negative_passages": [{"docid": "2", "text": "bad"}, {"docid": "3", "title": None, "text": "worse"}]},
         {"question": "q", "answers": ["short"], "positive_ctxs": [{"title": "", "text": "right", "score": 9}],
          "hard_negative_ctxs": [{"text": "bad"}], "negative_ctxs": [{"text": "worse"}]},
+        {"query": "q", "positive": ["right"], "hard_negatives": ["bad", "worse"]},
+        {"prompt": "q", "chosen": "right", "rejected": ["bad", "worse"]},
         {"query": "q", "docs": ["right", "bad", "worse"], "labels": [1, 0, 0]},
         {"query": "q", "documents": ["right", "bad", "worse"], "labels": [True, False, False]},
     ],
@@ -59,6 +61,12 @@ def test_labelled_rows_are_a_list_for_each_query_in_any_order(
     if sign != "jsonl":
         rows = [{"csv": ",", "tsv": "\t"}[sign].join(row) for row in (names, *labelled)]
     assert examples(tmp_path / f"x.{sign}", *rows) == [*ONE, (("other",), ("x", "y"), (1,))]
+
+
+def test_rejected_responses_are_negatives(tmp_path: Path) -> None:
+    for rejected, found in (("bad", ("right", "bad")), (["bad"], ("right", "bad")), ("", ("right",))):
+        row = {"query": "q", "response": "right", "rejected_response": rejected}
+        assert examples(tmp_path / "x.jsonl", row) == [(("q",), found, (0,))]
 
 
 def test_titles_pairs_and_python_literals(tmp_path: Path) -> None:

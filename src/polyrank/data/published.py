@@ -16,9 +16,10 @@ from polyrank.data import fields
 from polyrank.data.rows import OnBad
 from polyrank.data.values import Row, type_name
 
-QUERIES = ("context", "anchor", "query", "question", "sentence1", "text1", "sentence_A")
-RIGHT = ("pos", "positive", "positives", "positive_passages", "positive_ctxs")
-WRONG = ("neg", "negative", "negatives", "negative_passages", "hard_negative_ctxs", "negative_ctxs")
+QUERIES = ("context", "anchor", "query", "question", "sentence1", "text1", "sentence_A", "prompt")
+RIGHT = ("pos", "positive", "positives", "positive_passages", "positive_ctxs", "chosen")
+REJECTED = ("hard_negatives", "rejected", "rejected_response")
+WRONG = ("neg", "negative", "negatives", "negative_passages", "hard_negative_ctxs", "negative_ctxs", *REJECTED)
 NUMBERED = re.compile(r"(?:negative|neg)_(\d+)")
 DOCUMENTS = ("docs", "documents", "passages")
 DOCUMENT = ("response", "passage", "document", "doc", "answer", "text", "sentence2", "text2", "sentence_B")
@@ -60,7 +61,8 @@ def as_candidates(row: Row) -> Row:
             raise ValueError(f'field "{labels}" has {len(marks)} labels for {len(texts)} texts; give one for each')
         return own | {"candidates": texts, "relevant": [i for i, mark in enumerate(marks) if _is_right(mark)]}
     if query != "context" and (answer := _first(row, ANSWERS)) and not labels:
-        return own | {"response": row[answer]} | ({"negatives": row["negatives"]} if "negatives" in row else {})
+        rejected = _first(row, ("negatives", *REJECTED))
+        return own | {"response": row[answer]} | ({"negatives": row[rejected]} if rejected else {})
     return row
 
 
