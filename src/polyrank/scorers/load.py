@@ -200,11 +200,7 @@ def foreign_scorer(
     if isinstance(sides[0], MessageTexts) and description.kind == "pairs":
         sides[0].check_pairs()
     layers = [[layer.kind, layer.settings] for layer in description.layers]
-    settings: dict[str, Any] = {
-        "layers": layers,
-        "output": description.output,
-        "truncated": description.truncated,
-    }
+    settings: dict[str, Any] = {"layers": layers, "output": description.output, "truncated": description.truncated}
     if isinstance(sides[0], MessageTexts):
         settings["chat"] = sides[0].key
     texts: Texts = sides[0]
