@@ -490,7 +490,7 @@ def test_each_seed_is_a_training_of_its_own() -> None:
 
 def test_an_encoding_is_the_mean_of_a_contexts_own_vectors() -> None:
     class Several(Vectors):
-        """As many vectors as the first number says; the others are filled."""
+        """As many vectors as the first number; the others are filled."""
 
         def encode_contexts(self, contexts: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
             vectors = super().encode_contexts(contexts)[0]

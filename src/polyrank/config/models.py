@@ -135,7 +135,7 @@ TextSettings = TextPolicy | ConvertText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AroundBackbone(Settings):
-    """What the networks around a backbone share.
+    """The settings that all networks around a backbone have.
 
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.

@@ -229,7 +229,7 @@ def answered_rows(
         kind, speaker, skip_bad, notify: see ``open_stored``.
 
     Raises:
-        DataError: a row is bad and ``skip_bad`` is false, or there are no rows.
+        DataError: a row is bad and ``skip_bad`` is false, or the files have no rows.
     """
     n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:

@@ -45,7 +45,7 @@ from polyrank.serving.tasks import (
 R = TypeVar("R")
 
 REMEMBERED = 10_000  # vectors of candidates in the cache, by text: some 50 MB
-KEPT_BYTES = 256 * 2**20  # of what a late Cross-encoder has read of candidates
+KEPT_BYTES = 256 * 2**20  # of a late Cross-encoder's inputs from candidates
 STAGES = {"retrieval": "retriever", "rerank": "reranker"}
 MAX_TOO_SLOW = 100  # filters in the cache of those that took too long
 TRIED_AGAIN_S = 60.0  # after which such a filter is tried again: the machine may have been busy
