@@ -554,7 +554,7 @@ def test_models_that_export_refuses(cross: Path, options: list[str], problem: st
 
 def test_a_missing_model_is_not_exported(tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, ["export", str(tmp_path / "none"), "--to", "onnx"])
-    assert re.search("none does not exist; give one that training wrote", str(missing.exception))
+    assert re.search("none is not a model folder; give a model folder", str(missing.exception))
 
 
 def test_an_included_model_is_found_but_its_folder_is_not_written(tmp_path: Path) -> None:

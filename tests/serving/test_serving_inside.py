@@ -1114,6 +1114,7 @@ def test_a_key_has_a_share_of_the_feedback_file(name: str, tmp_path: Path) -> No
 
 
 def test_a_late_cross_encoder_keeps_less_in_a_server() -> None:
+    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
     (late,) = (one for one in Served("m", "shipped:rerank", "cpu").scorer.networks if isinstance(one, LateScorer))
     assert 0 < late.kept.n_bytes <= late.kept.max_bytes == 256 * 2**20
 
