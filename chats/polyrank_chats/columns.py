@@ -46,8 +46,15 @@ def flat(row: Row, prefix: str = "") -> Row:
 
 
 def keys_of(rows: Iterable[Row]) -> list[str]:
-    """The columns of rows, in order of appearance."""
-    return list(dict.fromkeys(key for row in rows for key in row))
+    """The columns of rows, in order of appearance.
+
+    Raises:
+        DataError: they are too many to be those of messages.
+    """
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    if len(keys) > 10_000:
+        raise DataError(f"{len(keys):,} columns, more than 10,000; export a table of messages, one in each row")
+    return keys
 
 
 def profiles(rows: Sequence[Row]) -> dict[str, Profile]:

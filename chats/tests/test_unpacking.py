@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import random
 import zipfile
 from collections.abc import Sequence
@@ -150,3 +151,10 @@ def test_a_small_table_of_many_rows_is_refused_early(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
         import_chats(tmp_path / "chats.parquet")
     assert getrusage(RUSAGE_SELF).ru_maxrss - before < 300_000
+
+
+def test_a_row_of_too_many_columns_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    file.write_text(json.dumps({f"k{n}": n for n in range(10_001)}) + "\n", "utf-8")
+    with pytest.raises(DataError, match=r"10,001 columns, more than 10,000; export a table of messages"):
+        import_chats(file)
