@@ -36,11 +36,15 @@ def read(source: Path, folder: Path) -> FitData:
 
 
 def few(folder: Path, n: int = 6) -> Path:
-    """A folder of ``split`` with few lists of the sample."""
+    """A folder of ``split`` with few and short lists of the sample."""
     folder.mkdir()
-    rows = (SAMPLE / "valid.jsonl").read_text("utf-8").splitlines(keepends=True)
+    rows = [json.loads(row) for row in (SAMPLE / "valid.jsonl").read_text("utf-8").splitlines()]
+    for row in rows:
+        (right,) = row["relevant"]
+        row["candidates"] = [row["candidates"][right], *row["candidates"][:right][:7]]
+        row["relevant"] = [0]
     for name, chosen in (("valid", rows[:n]), ("test", rows[-n:])):
-        (folder / f"{name}.jsonl").write_text("".join(chosen), "utf-8")
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chosen), "utf-8")
     said = (SAMPLE / "train.jsonl").read_text("utf-8").splitlines(keepends=True)
     (folder / "train.jsonl").write_text("".join(said[:8]), "utf-8")
     return folder

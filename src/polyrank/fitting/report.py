@@ -144,7 +144,7 @@ def _reasons(why: Explanation, label: Label) -> str:
     parts = {label(name.partition(" ")[2]): (part.weight or 1.0) * part.score for name, part in why.parts.items()}
     tokens = [token for turn in why.turns for token in turn.tokens if token.share > 0 and len(token.text.strip()) > 2]
     words = dict.fromkeys(token.text.strip() for token in sorted(tokens, key=lambda token: -token.share))
-    terms = ", ".join(f"{name} {value:+.1f}" for name, value in parts.items())
+    terms = ", ".join(f"{name} {value:+.1f}" for name, value in (parts or {"score": why.score}).items())
     return "; ".join(filter(None, (terms, f"words: {', '.join([*words][:4])}" if words else "")))
 
 
