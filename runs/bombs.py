@@ -3,7 +3,7 @@
     python runs/bombs.py FOLDER [NAME...]    # prints one JSON line for each reading of each file
 
 A reading may refuse a file with an error of polyrank's, or read it; the peak of its memory above what the process had
-before is what counts. The process has a limit of its own, so that a bomb that goes off ends with a MemoryError.
+before is what counts. The memory of each process is limited, so that a bomb that goes off ends with a MemoryError.
 """
 
 import bz2
@@ -234,7 +234,7 @@ FOLDERS: dict[str, dict[str, Callable[[], bytes]]] = {
 
 
 def readings(path: Path) -> dict[str, Callable[[], object]]:
-    """What reads a file or folder."""
+    """The functions that read a file or folder."""
     import polyrank
     from polyrank.data import read_examples
     from polyrank.data.pool import read_pool
