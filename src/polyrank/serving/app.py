@@ -22,8 +22,8 @@ from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import Server
-from polyrank.serving.dialects import CohereError, OllamaError, TeiError
-from polyrank.serving.errors import COHERE, OLLAMA, TEI, HttpError, http_error, of_validation
+from polyrank.serving.dialects import CohereError, NvidiaError, OllamaError, TeiError
+from polyrank.serving.errors import COHERE, NVIDIA, OLLAMA, TEI, HttpError, http_error, of_validation
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import OPEN, Guard
 from polyrank.serving.jobs import OverloadedError
@@ -208,7 +208,7 @@ def _describe(app: FastAPI) -> None:
         # a body may fit several formats: the first whose fields it has reads it
         document: dict[str, Any] = json.loads(json.dumps(generate()).replace('"oneOf":', '"anyOf":'))
         shapes = document.setdefault("components", {}).setdefault("schemas", {})
-        for model in (ErrorAnswer, CohereError, OllamaError, TeiError):
+        for model in (ErrorAnswer, CohereError, NvidiaError, OllamaError, TeiError):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             shapes |= schema.pop("$defs", {})
             shapes[model.__name__] = schema
@@ -218,6 +218,7 @@ def _describe(app: FastAPI) -> None:
         for path, methods in document["paths"].items():
             kinds = {"CohereError": COHERE, "TeiError": TEI, "OllamaError": OLLAMA}
             shape = next((kind for kind, paths in kinds.items() if path in paths), "ErrorAnswer")
+            shape = "NvidiaError" if NVIDIA.fullmatch(path) else shape
             content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape}"}}}
             for operation in methods.values():
                 operation["responses"] |= {
