@@ -20,6 +20,7 @@ from polyrank.fitting.recipes import planned_trainings
 from polyrank.fitting.report import Line, Section, answers_of
 from polyrank.index import is_index
 from polyrank.scorers.lexical import corpus_of
+from processes import run
 from servers import serving
 
 Fit = Callable[..., Fitted]
@@ -97,6 +98,15 @@ def test_texts_of_users_stay_texts_in_a_report() -> None:
     page = Section("Answers", headings=["context"], rows=[[one] for one in texts]).html()
     assert re.findall(r"<(\w+)", page) == ["h2", "table", "thead", "tr", "th", "tbody", *["tr", "td"] * 3]
     assert [html.unescape(cell) for cell in re.findall(r"<td>(.*)</td>", page)] == [" ".join(t.split()) for t in texts]
+
+
+def test_an_empty_file_is_one_reason_without_a_table(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    refused = run("fit", tmp_path / "empty.jsonl", "-o", tmp_path / "support")
+    assert refused.returncode == DataError.exit_code
+    assert "is empty; give a file with messages" in refused.stderr
+    assert "MRR" not in refused.stderr
+    assert not (tmp_path / "support").exists()
 
 
 @pytest.mark.deep

@@ -1,7 +1,6 @@
 """``polyrank fit``, and ``polyrank quickstart``, which is this command on the sample."""
 
 import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,8 +41,8 @@ def fit(
     """
     given: dict[str, Any] = {"minutes": minutes, "ms": ms, "precision": precision, "replies": replies, "device": device}
     with nullcontext() if ray is None else extension("cluster")(ray) as train:
-        given |= {} if train is None else {"train": train}
-        _fit(data, output, json_, threads, resume=resume, overwrite=overwrite, **given)
+        given |= {"resume": resume, "overwrite": overwrite} | ({} if train is None else {"train": train})
+        _fit(data, output, json_, threads, **given)
 
 
 def quickstart(
@@ -62,10 +61,10 @@ def _fit(data: Path, output: Path, json_: bool, threads: int | None = None, **op
 
     check_resume(options["resume"], options["overwrite"])
     use_processor(threads, trains=True)
-    _show(HEADINGS)
+    headings = iter([HEADINGS])  # above the first line, if the data can be read
     with TrainingDisplay() as display:
         options |= {"progress": track, "report": display.report, "notify": notify}
-        fitted = run(data, output, **options, show=lambda line: _show(line.cells()))
+        fitted = run(data, output, **options, show=lambda line: _show(*headings, line.cells()))
     for name, minutes in fitted.report["untried"].items():
         notify(f"not tried: {name}" + ("" if minutes is None else f", about {minutes:.1f} minutes"))
     notify(" ".join(summary(fitted.report).paragraphs))
@@ -74,6 +73,7 @@ def _fit(data: Path, output: Path, json_: bool, threads: int | None = None, **op
     notify(f"wrote {output}; read {output / 'report.html'}; next: polyrank serve {output}")
 
 
-def _show(cells: Sequence[str]) -> None:
-    """Add a line to the table, which grows above the progress of the present step."""
-    notify("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip())
+def _show(*lines: list[str] | tuple[str, ...]) -> None:
+    """Add lines to the table, which grows above the progress of the present step."""
+    for cells in lines:
+        notify("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip())

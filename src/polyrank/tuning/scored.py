@@ -62,7 +62,12 @@ class ScoredLists:
         return hashlib.sha256(stated.encode("utf-8", "surrogatepass")).hexdigest()
 
     def features(self, term: Term, shortlists: "Shortlists | None" = None) -> list[Floats]:
-        """The features ``[K, F]`` of each list, or of the candidates of its shortlist."""
+        """The features ``[K, F]`` of each list, or of the candidates of its shortlist.
+
+        Raises:
+            DataError: a score is not finite.
+            ResourceError: the disk is full.
+        """
         if id(term) not in self._kept:
             self._kept[id(term)] = self._read(term)
         values = self._kept[id(term)]
