@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real data: trains every model from one start, the embedded MiniLM, on the same examples and evaluates each on the same test lists.
 #   DATA=folder BUDGET=pairs DROPOUT=share LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
-# START: the start of all models. A stopped run resumes when you start it again.
+# START: the start of all models. SETTINGS="train.lr=5e-5": further settings of each training. A stopped run resumes when you start it again.
 # Writes runs/work/SET/MODEL, and stores SET/MODEL with runs/record.py. NAME=short, for example, writes runs/work/short/SET and
 # stores short/SET/MODEL, so that you can compare budgets.
 set -euo pipefail
@@ -13,6 +13,7 @@ START=${START:-embedded}
 BUDGET=${BUDGET:-11520}
 DROPOUT=${DROPOUT:-0.0}
 THREADS=${THREADS:-}
+SETTINGS=${SETTINGS:-}
 LIMIT=${LIMIT:-1000}
 CROSS_LIMIT=${CROSS_LIMIT:-200} # a Cross-encoder computes every pair
 SETS=${SETS:-star ubuntu-irc sgd convai2-valid}
@@ -31,7 +32,7 @@ for set in $SETS; do
       *)
         [[ -e $work/result.json ]] || polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" \
           --set "model.backbone=$START" --set "data.max_train=$BUDGET" --set "train.dropout=$DROPOUT" --resume \
-          ${THREADS:+--threads "$THREADS"}
+          ${SETTINGS:+$(printf -- '--set %s ' $SETTINGS)} ${THREADS:+--threads "$THREADS"}
         scorer=runs/work/$place/$model/model
         ;;
     esac
