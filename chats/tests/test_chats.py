@@ -18,8 +18,7 @@ import openpyxl
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from polyrank_chats import Chats, import_chats, write_dialogues
 from polyrank_chats.errors import DataError, MissingLibraryError, UsageError

@@ -15,8 +15,7 @@ from typing import Any
 
 import ray
 
-from polyrank import LockedError, LostProcessError, PolyrankError, Recipe, RunResult, load_recipe
-from polyrank import train as train_here
+from polyrank import LockedError, LostProcessError, PolyrankError, Recipe, RunResult, load_recipe, train as train_here
 from polyrank.devices import distributed
 from polyrank.devices.memory import keep_freed_memory
 from polyrank_ray.cluster import check_arguments, connected, current_node_id, n_gpus, working_in

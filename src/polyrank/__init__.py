@@ -14,50 +14,42 @@ if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the nam
     from polyrank.answering.explain import explain as explain
     from polyrank.answering.opening import open_replies
     from polyrank.answering.replies import Replies as Replies
-    from polyrank.client import AsyncClient as AsyncClient
-    from polyrank.client import Client as Client
+    from polyrank.client import AsyncClient as AsyncClient, Client as Client
     from polyrank.config.recipe import Recipe as Recipe
-    from polyrank.data import read_examples as read_examples
-    from polyrank.data import read_pool as read_pool
-    from polyrank.errors import ArtifactError as ArtifactError
-    from polyrank.errors import ConfigError as ConfigError
-    from polyrank.errors import DataError as DataError
-    from polyrank.errors import DivergedError as DivergedError
-    from polyrank.errors import LockedError as LockedError
-    from polyrank.errors import LostProcessError as LostProcessError
-    from polyrank.errors import MissingExtraError as MissingExtraError
-    from polyrank.errors import OfflineError as OfflineError
-    from polyrank.errors import PolyrankError as PolyrankError
-    from polyrank.errors import ResourceError as ResourceError
-    from polyrank.errors import UsageError as UsageError
-    from polyrank.evaluation import evaluate as evaluate
-    from polyrank.evaluation import evaluate_models as evaluate_models
-    from polyrank.evaluation import paired_test as paired_test
-    from polyrank.evaluation import read_task as read_task
-    from polyrank.evaluation import summarise as summarise
-    from polyrank.fitting import Fitted as Fitted
-    from polyrank.fitting import fit as fit
-    from polyrank.index import Filter as Filter
-    from polyrank.index import read_filter as read_filter
+    from polyrank.data import read_examples as read_examples, read_pool as read_pool
+    from polyrank.errors import (
+        ArtifactError as ArtifactError,
+        ConfigError as ConfigError,
+        DataError as DataError,
+        DivergedError as DivergedError,
+        LockedError as LockedError,
+        LostProcessError as LostProcessError,
+        MissingExtraError as MissingExtraError,
+        OfflineError as OfflineError,
+        PolyrankError as PolyrankError,
+        ResourceError as ResourceError,
+        UsageError as UsageError,
+    )
+    from polyrank.evaluation import (
+        evaluate as evaluate,
+        evaluate_models as evaluate_models,
+        paired_test as paired_test,
+        read_task as read_task,
+        summarise as summarise,
+    )
+    from polyrank.fitting import Fitted as Fitted, fit as fit
+    from polyrank.index import Filter as Filter, read_filter as read_filter
     from polyrank.loading import resolve_contestants as resolve_contestants
     from polyrank.loading.recipes import load_recipe as load_recipe
-    from polyrank.records import Candidate as Candidate
-    from polyrank.records import Context as Context
-    from polyrank.records import Example as Example
-    from polyrank.records import Ranked as Ranked
+    from polyrank.records import Candidate as Candidate, Context as Context, Example as Example, Ranked as Ranked
     from polyrank.scorers.explanation import Explanation as Explanation
-    from polyrank.scorers.lexical import BM25 as BM25
-    from polyrank.scorers.lexical import TfIdf as TfIdf
+    from polyrank.scorers.lexical import BM25 as BM25, TfIdf as TfIdf
     from polyrank.scorers.open import load as load
-    from polyrank.scorers.protocols import Encoder as Encoder
-    from polyrank.scorers.protocols import Scorer as Scorer
+    from polyrank.scorers.protocols import Encoder as Encoder, Scorer as Scorer
     from polyrank.scorers.ranker import Ranker as Ranker
-    from polyrank.scorers.terms.protocol import ReplyTerm as ReplyTerm
-    from polyrank.scorers.terms.protocol import Term as Term
-    from polyrank.training import RunResult as RunResult
-    from polyrank.training import train as train
-    from polyrank.tuning import Tuning as Tuning
-    from polyrank.tuning import tune as tune
+    from polyrank.scorers.terms.protocol import ReplyTerm as ReplyTerm, Term as Term
+    from polyrank.training import RunResult as RunResult, train as train
+    from polyrank.tuning import Tuning as Tuning, tune as tune
 
     open = open_replies  # noqa: A001  # public as polyrank.open
 

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from polyrank.answering.conditions import Conditions, search_until_kept

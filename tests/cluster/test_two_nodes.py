@@ -19,9 +19,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import ConfigError, UsageError
 from polyrank.training import train
-from polyrank_ray import cluster as connection
-from polyrank_ray import encode
-from polyrank_ray import train as train_on_ray
+from polyrank_ray import cluster as connection, encode, train as train_on_ray
 from polyrank_ray.blocks import block_file, index_blocks, read_blocks
 from processes import join, run, start
 from test_ranks import assert_alike

@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from convert_models import BATCH as CONVERT_BATCH
-from convert_models import CONTEXTS, REPLIES, make, step_of
+from convert_models import BATCH as CONVERT_BATCH, CONTEXTS, REPLIES, make, step_of
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import Recipe
 from polyrank.config.train import NetworkTraining

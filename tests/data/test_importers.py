@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from polyrank.data import IMPORTERS, import_examples, import_pool, read_examples, read_pool, write_examples
 from polyrank.data.json_list import listed_rows

@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 from attached import end_with_parent
-from polyrank.devices import choice as devices
-from polyrank.devices import distributed
+from polyrank.devices import choice as devices, distributed
 from polyrank.devices.choice import choose_device, free_cores, set_threads, turn_of
 from polyrank.errors import PolyrankError, UsageError
 

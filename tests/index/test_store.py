@@ -15,16 +15,13 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
 from polyrank.index import Index, LocalWriter, open_catalogue, open_index, read_filter, verify_index, write_index
 from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
-from polyrank.index.local import matrix as matrix_module
-from polyrank.index.local import store
-from polyrank.index.local import writer as writer_module
+from polyrank.index.local import matrix as matrix_module, store, writer as writer_module
 from polyrank.index.local.checked import CHECKED
 from polyrank.index.local.lock import LOCK
 from polyrank.index.local.matrix import open_matrix, write_matrix

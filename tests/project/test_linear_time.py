@@ -19,8 +19,7 @@ from polyrank.errors import PolyrankError
 from polyrank.index.filters import read_filter
 from polyrank.records import Context
 from polyrank.scorers.lexical import query_words, words
-from polyrank.slots import data_in, values_of
-from polyrank.slots import template as slots_of
+from polyrank.slots import data_in, template as slots_of, values_of
 from polyrank.text.convert_subwords import ConvertSubwords
 
 SIZES = 10_000, 100_000

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import polyrank
 from polyrank import BM25, Candidate, Context, Example, Ranker, Replies, build_index, explain

@@ -18,8 +18,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import polyrank
 from polyrank.config.serving import FeedbackSettings, LimitSettings

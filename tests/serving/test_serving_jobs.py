@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from polyrank.records import Context
 from polyrank.serving.jobs import FIRST_COST, IN_TIME, SHORT_QUEUE, Job, JobQueue, OverloadedError

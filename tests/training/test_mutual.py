@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from polyrank.config.methods import MutualMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy

@@ -54,8 +54,7 @@ def mine(
     from polyrank.index import is_index
     from polyrank.loading import resolve_model
     from polyrank.negatives.hard import HardNegatives
-    from polyrank.negatives.mine import from_pool, from_retriever, with_texts
-    from polyrank.negatives.mine import mine as run
+    from polyrank.negatives.mine import from_pool, from_retriever, mine as run, with_texts
     from polyrank.scorers.lexical import corpus_of
     from polyrank.scorers.open import load, open_model
     from polyrank.storage.durable import check_output

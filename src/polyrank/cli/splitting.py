@@ -53,8 +53,7 @@ def split(
     """
     from polyrank.config.checked import read_choice
     from polyrank.config.starter_recipe import best_start
-    from polyrank.data import draw_candidates, write_examples, write_split
-    from polyrank.data import split as run
+    from polyrank.data import draw_candidates, split as run, write_examples, write_split
     from polyrank.data.candidate_lists import DEFAULT_N_CANDIDATES
     from polyrank.data.language import not_english
     from polyrank.data.splits import PARTS, By

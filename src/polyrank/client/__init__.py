@@ -3,6 +3,4 @@
 ``calls`` parses answers, ``clients`` defines and sends requests. This package does not load torch.
 """
 
-from polyrank.client.clients import AsyncClient, Client
-
-__all__ = ["AsyncClient", "Client"]
+from polyrank.client.clients import AsyncClient as AsyncClient, Client as Client

@@ -3,21 +3,13 @@
 This package contains no web code.
 """
 
-from polyrank.feedback.export import Exported, examples
-from polyrank.feedback.rates import count_taken, report
-from polyrank.feedback.records import Action, Outcome, Reply, RequestFeedback, Shown
-from polyrank.feedback.store import FeedbackStore, context_code
-
-__all__ = [
-    "Action",
-    "Exported",
-    "FeedbackStore",
-    "Outcome",
-    "Reply",
-    "RequestFeedback",
-    "Shown",
-    "context_code",
-    "count_taken",
-    "examples",
-    "report",
-]
+from polyrank.feedback.export import Exported as Exported, examples as examples
+from polyrank.feedback.rates import count_taken as count_taken, report as report
+from polyrank.feedback.records import (
+    Action as Action,
+    Outcome as Outcome,
+    Reply as Reply,
+    RequestFeedback as RequestFeedback,
+    Shown as Shown,
+)
+from polyrank.feedback.store import FeedbackStore as FeedbackStore, context_code as context_code

@@ -36,8 +36,7 @@ from polyrank.scorers.terms import term_kinds
 from polyrank.scorers.terms.counts import Counts, count_replies
 from polyrank.storage.durable import check_replaceable, make_folders, sha256_file
 from polyrank.storage.lock import hold
-from polyrank.training import RunResult
-from polyrank.training import train as train_here
+from polyrank.training import RunResult, train as train_here
 from polyrank.training.data import examples_digest
 from polyrank.training.signals import InterruptedTraining
 from polyrank.tuning import Tuning, tune

@@ -4,31 +4,15 @@ No other package interprets a name or inspects the contents of a path. A referen
 without opening it. This package does not import torch.
 """
 
-from polyrank.loading.backbones import BackboneRef, resolve_backbone
-from polyrank.loading.data import DataRef, resolve_data
+from polyrank.loading.backbones import BackboneRef as BackboneRef, resolve_backbone as resolve_backbone
+from polyrank.loading.data import DataRef as DataRef, resolve_data as resolve_data
 from polyrank.loading.models import (
-    Backend,
-    Lengths,
-    ModelRef,
-    absolute_name,
-    read_backend,
-    resolve_encoder,
-    resolve_model,
+    Backend as Backend,
+    Lengths as Lengths,
+    ModelRef as ModelRef,
+    absolute_name as absolute_name,
+    read_backend as read_backend,
+    resolve_encoder as resolve_encoder,
+    resolve_model as resolve_model,
 )
-from polyrank.loading.runs import Contestant, resolve_contestants
-
-__all__ = [
-    "BackboneRef",
-    "Backend",
-    "Contestant",
-    "DataRef",
-    "Lengths",
-    "ModelRef",
-    "absolute_name",
-    "read_backend",
-    "resolve_backbone",
-    "resolve_contestants",
-    "resolve_data",
-    "resolve_encoder",
-    "resolve_model",
-]
+from polyrank.loading.runs import Contestant as Contestant, resolve_contestants as resolve_contestants

@@ -62,8 +62,13 @@ def hub_folder(name: str) -> Path:
         OfflineError: the model has not been downloaded, and the network is not reachable.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RevisionNotFoundError
-    from huggingface_hub.errors import RepositoryNotFoundError as AbsentError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError as AbsentError,
+        RevisionNotFoundError,
+    )
 
     if not name.startswith(HUB):
         print(f"{name} is not a local folder; looking it up on the Hugging Face Hub", file=sys.stderr, flush=True)

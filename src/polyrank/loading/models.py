@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from polyrank.config.checked import read_choice
-from polyrank.config.names import SHIPPED
-from polyrank.config.names import Backend as Backend
-from polyrank.config.names import model_folder as model_folder
+from polyrank.config.names import SHIPPED, Backend as Backend, model_folder as model_folder
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.folders import RANKER, models_inside, read_model
 from polyrank.loading.hub import HUB, hub_folder, hub_name

@@ -17,8 +17,7 @@ from polyrank.models.network import Mixture
 from polyrank.records import Context
 from polyrank.scorers.encoded import score_row
 from polyrank.scorers.explanation import Attention, CandidateShare, Explanation, TextShare, TokenShare, VectorShare
-from polyrank.scorers.left_out import METHOD as LEFT_OUT
-from polyrank.scorers.left_out import candidate_left_out, context_left_out, reader
+from polyrank.scorers.left_out import METHOD as LEFT_OUT, candidate_left_out, context_left_out, reader
 from polyrank.text import Texts
 from polyrank.text.offsets import Kind, Span, Spans, candidate_spans, context_spans, text_spans
 

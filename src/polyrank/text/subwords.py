@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.normalizers import Lowercase
-from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.normalizers import Lowercase, Sequence as Normalizers
 from tokenizers.processors import TemplateProcessing
 
 from polyrank.errors import ArtifactError, ConfigError, DataError

@@ -1,5 +1,3 @@
 """The fit of a ranker on frozen models: selection of terms, weights, threshold; and classifiers of intents."""
 
-from polyrank.tuning.tune import Tuning, tune
-
-__all__ = ["Tuning", "tune"]
+from polyrank.tuning.tune import Tuning as Tuning, tune as tune

@@ -49,6 +49,3 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
             raise UsageError(f"`{name}` does not apply to {format_}; leave it out")
     path = Path(source)
     return collect(IMPORTERS[format_](path, **options), path, skip_bad=skip_bad)
-
-
-__all__ = ["IMPORTERS", "Importer", "import_examples"]

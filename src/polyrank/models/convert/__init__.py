@@ -1,6 +1,8 @@
 """ConveRT: subword layers that both sides share, a network for each side, and weights rounded as in the file."""
 
-from polyrank.models.convert.build import build_convert, empty_convert, new_convert
-from polyrank.models.convert.network import ContextEncodings, Convert
-
-__all__ = ["ContextEncodings", "Convert", "build_convert", "empty_convert", "new_convert"]
+from polyrank.models.convert.build import (
+    build_convert as build_convert,
+    empty_convert as empty_convert,
+    new_convert as new_convert,
+)
+from polyrank.models.convert.network import ContextEncodings as ContextEncodings, Convert as Convert

@@ -6,8 +6,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, build_opener
-from urllib.request import Request as Sent
+from urllib.request import HTTPRedirectHandler, Request as Sent, build_opener
 
 import orjson
 from fastapi import APIRouter, Request
