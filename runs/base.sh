@@ -23,5 +23,5 @@ if [[ ! -e $MODEL ]]; then
   mv "$WORK/unpacked/$NAME" "$MODEL"
   rm -r "$WORK/parts" "$WORK/$NAME.zip" "$WORK/unpacked"
 fi
-START=$MODEL NAME=base SETTINGS=${SETTINGS:-train.lr=5e-5} MODELS=${MODELS:-untuned bi poly-16 poly-64 poly-360 cross} \
+START=$MODEL NAME=${NAME:-base} SETTINGS=${SETTINGS:-train.lr=5e-5} MODELS=${MODELS:-untuned bi poly-16 poly-64 poly-360 cross} \
   SETS=${SETS:-ubuntu-irc convai2-valid} bash runs/real.sh

@@ -74,8 +74,8 @@ def train(
 
 
 @contextmanager
-def trainer(address: str) -> Iterator[Callable[..., list[RunResult]]]:
-    """``train`` on one cluster, to which this process stays connected between trainings.
+def trainer(address: str) -> Iterator[dict[str, Any]]:
+    """Arguments of ``polyrank.fit`` that train on one cluster, to which this process stays connected between trainings.
 
     Args:
         address: see ``connected``.
@@ -84,7 +84,9 @@ def trainer(address: str) -> Iterator[Callable[..., list[RunResult]]]:
         OfflineError: no cluster answers.
     """
     with connected(address):
-        yield partial(train, address=address)
+        there = ray.cluster_resources()
+        n_trainings = min(2, int(there.get("GPU", there.get("CPU", 1))))
+        yield {"train": partial(train, address=address), "at_once": max(1, n_trainings)}
 
 
 def _listen(

@@ -5,6 +5,7 @@ import html
 import json
 import re
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,26 @@ def test_trainings_run_where_the_caller_says(tmp_path: Path) -> None:
     polyrank.fit(few(tmp_path / "data"), tmp_path / "support", minutes=30, train=train_elsewhere, show=show)
     assert [path.name for path in asked] == ["bi-pace", asked[1].name]
     assert (asked[1] / "model").is_dir()
+
+
+@pytest.mark.deep
+def test_trainings_run_at_the_same_time(tmp_path: Path) -> None:
+    both, one, trained = threading.Barrier(2, timeout=60), threading.Lock(), []
+
+    def train_elsewhere(recipe: dict[str, Any], **options: Any) -> list[RunResult]:
+        if not recipe["output"].endswith("-pace"):
+            both.wait()  # fails unless the other is asked for before this one has ended
+            trained.append(recipe["model"]["kind"])
+        with one:  # threads of a process share its random numbers
+            return polyrank.train(recipe, **options)
+
+    data = few(tmp_path / "data")
+    options = {"minutes": 30, "train": train_elsewhere, "at_once": 2, "show": stop_at("ConveRT")}
+    fitted = polyrank.fit(data, tmp_path / "support", **options)
+    assert sorted(trained) == ["bi", "convert"]
+    assert [line["step"] for line in fitted.report["lines"]][-2:] == ["Bi-encoder", "ConveRT"]
+    alone = polyrank.fit(data, tmp_path / "alone", minutes=30, show=stop_at("ConveRT"))
+    assert alone.report["ranker"] == fitted.report["ranker"]
 
 
 def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> None:

@@ -40,9 +40,8 @@ def fit(
     validation conversations. Ctrl-C ends with the best so far.
     """
     given: dict[str, Any] = {"minutes": minutes, "ms": ms, "precision": precision, "replies": replies, "device": device}
-    with nullcontext() if ray is None else extension("cluster")(ray) as train:
-        given |= {"resume": resume, "overwrite": overwrite} | ({} if train is None else {"train": train})
-        _fit(data, output, json_, threads, **given)
+    with nullcontext({}) if ray is None else extension("cluster")(ray) as there:
+        _fit(data, output, json_, threads, resume=resume, overwrite=overwrite, **given, **there)
 
 
 def quickstart(

@@ -52,10 +52,13 @@ def _fronts(ids: Sequence[str]) -> list[str | int]:
     ]
 
 
-def _n_dialogues(ids: Sequence[str], dialogues: NDArray[np.int64]) -> dict[str, int]:
-    """The number of dialogues, if one of them has several examples."""
-    n = 1 if len(set(_fronts(ids))) == 1 else int(dialogues.max()) + 1
-    return {"n_dialogues": n} if n < len(ids) else {}
+def count_dialogues(ids: Sequence[str]) -> int:
+    """The number of dialogues of examples with these ids.
+
+    >>> count_dialogues(["a#1", "a#3"]), count_dialogues(["a#1", "", "", "a#2"])
+    (1, 3)
+    """
+    return len(set(_fronts(ids)))
 
 
 def summarise(
@@ -105,7 +108,7 @@ def summarise(
         "ties": float(np.mean(tied)),
         "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
         "intervals": _intervals(values, dialogues, n_bootstrap, seed, shares=True),
-        **_n_dialogues(ids, dialogues),
+        **({"n_dialogues": n} if (n := count_dialogues(ids)) < len(ids) else {}),
     }
     if len(evaluations) > 1:
         means = [{name: float(numbers.mean()) for name, numbers in each.items()} for each in by_seed]
@@ -320,7 +323,7 @@ def paired_tests(
         {
             "metric": metric,
             "n_examples": len(common),
-            **_n_dialogues(common, dialogues),
+            **({"n_dialogues": n} if (n := count_dialogues(common)) < len(common) else {}),
             "difference": float(differences[metric].mean()),
             "interval": intervals[metric],
             "p": (1 + int(count)) / (1 + n_permutations),

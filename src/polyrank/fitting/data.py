@@ -18,7 +18,7 @@ from polyrank.data.speakers import EVERYBODY, speakers_of
 from polyrank.data.splits import PARTS
 from polyrank.data.values import object_of
 from polyrank.errors import DataError, UsageError
-from polyrank.evaluation.tables import dialogues_of
+from polyrank.evaluation.tables import count_dialogues
 from polyrank.loading.extensions import extension
 from polyrank.records import Candidate, Example
 from polyrank.training.data import load_data, read_lists
@@ -56,9 +56,7 @@ class FitData:
         parts = {"train": self.pairs, "valid": self.lists, "test": self.tests}
         return {
             "pairs": {name: len(part) for name, part in parts.items()},
-            "conversations": {
-                name: len(set(dialogues_of([example.id for example in part]).tolist())) for name, part in parts.items()
-            },
+            "conversations": {name: count_dialogues([one.id for one in part]) for name, part in parts.items()},
             "replies": len(self.replies),
             "repeated": self.repeated,
             "languages": {code or "unclear": n / languages.total() for code, n in languages.most_common(5)},

@@ -9,7 +9,9 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,7 @@ def fit(
     overwrite: bool = False,
     device: str = "auto",
     train: Callable[..., list[RunResult]] = train_here,
+    at_once: int = 1,
     show: Callable[[Line], None] = lambda line: None,
     progress: Progress = lambda _, batches: batches,
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
@@ -101,6 +104,7 @@ def fit(
         device: for networks.
         train: trains a recipe, called like ``polyrank.train``: ``polyrank_ray.train`` does it on a cluster, whose time
             the minutes then count as it passes.
+        at_once: trainings that ``train``, called in threads, computes at the same time.
         show: called with each line.
         progress: see ``polyrank.tune``.
         report: called with the seed and each record of a training.
@@ -124,7 +128,7 @@ def fit(
     with hold(folder / LOCK, f"{folder} is being fitted in", required=False):
         for path in () if resume else (path for name in OWN_FILES if name != LOCK for path in folder.glob(name)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        run = FitRun(folder, budget, ms, device, train, show, progress, report, notify)
+        run = FitRun(folder, budget, ms, device, train, at_once, show, progress, report, notify)
         try:
             run.read(Path(data), catalogue)
         except PolyrankError:
@@ -147,7 +151,7 @@ class FitRun:
     Args:
         folder: of the fit.
         budget: its minutes.
-        ms, device, train, show, progress, report, notify: see ``fit``.
+        ms, device, train, at_once, show, progress, report, notify: see ``fit``.
     """
 
     folder: Path
@@ -155,6 +159,7 @@ class FitRun:
     ms: float | None
     device: str
     train: Callable[..., list[RunResult]]
+    at_once: int
     show: Callable[[Line], None]
     progress: Progress
     report: Callable[..., None]
@@ -191,9 +196,9 @@ class FitRun:
         n_tests = min(len(self.data.tests), MAX_TESTS)  # to encode and rank as the lists before; then the threshold
         spent = self.budget.minutes - self.budget.left
         self.budget.reserved = spent * n_tests / len(self.data.lists) + self.tuned_in / 2
-        for one in planned:
+        for first in range(0, len(planned), self.at_once):
             if self.budget.left > 0:
-                self._train(one)
+                self._train(planned[first : first + self.at_once])
 
     def _step(self, name: str, settings: Mapping[str, Any], compute: Callable[[], list[Line]]) -> None:
         """Do a step, or recall the lines and models of an earlier call."""
@@ -243,37 +248,53 @@ class FitRun:
             lines.append(Line(self._label(row["name"]), metrics, gain, bool(row["weights"]), milliseconds=ms))
         return lines
 
-    def _train(self, planned: Planned) -> None:
-        """Train within the minutes that are left, and keep the model if the ranker gains."""
+    def _train(self, group: Sequence[Planned]) -> None:
+        """Train those that fit into the minutes, at the same time, and keep each model if the ranker gains."""
+        chosen = [(one, plan) for one in group if (plan := self._plan(one, len(group)))]
+        runs: list[Callable[[], Scorer]] = [partial(self._trained, one, plan["n_steps"]) for one, plan in chosen]
+        pool = ThreadPoolExecutor(self.at_once)
+        try:
+            if len(runs) > 1:
+                runs = [pool.submit(run).result for run in runs]
+            for (one, plan), run in zip(chosen, runs, strict=True):
+                step = one.folder if one.is_kept else f"{one.folder}-alone"
+                self._step(step, plan, partial(self._judged, one, run))
+                del self.untried[one.name]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _plan(self, planned: Planned, n_together: int) -> dict[str, Any]:
+        """All that determines a training; empty if the minutes that are left are too few for it."""
         pace, n_steps = self._pace(planned), planned.n_steps(self.data)
         n_checks = planned.tables["train"]["epochs"] + 1  # after each pass, and at the end of a shortened one
         stated = {**self.settings, "recipe": planned.tables, "pace": asdict(pace)}
 
-        affordable = min(n_steps, pace.affordable(self.budget.left - self.tuned_in, n_checks))
+        affordable = min(n_steps, pace.affordable(self.budget.left - n_together * self.tuned_in, n_checks))
         key = {**stated, "minutes": self.budget.minutes}
         plan = self.journal.recall(f"{planned.folder}-plan", key, lambda: {"n_steps": affordable})
         if plan["n_steps"] < min(n_steps, FEWEST_STEPS):
             self.untried[planned.name] = pace.minutes(n_steps, n_checks) + self.tuned_in
-            return
+            return {}
+        return {**stated, **plan}
 
-        def compute() -> list[Line]:
-            output = self.folder / "runs" / f"{planned.folder}-{plan['n_steps']}"
-            recipe = planned.recipe(self.data, output, max_steps=plan["n_steps"])
-            (trained, *_) = self.train(recipe, resume=True, device=self.device, report=self.report)
-            model = self._opened(str(trained.model.resolve()))
-            if not planned.is_kept:
-                metrics = self._metrics(self._tuned({planned.name: model}, WITHOUT_TRAINING))
-                return [Line(planned.name, metrics, note="alone, without other terms")]
-            models = {**self.models, planned.name: model}
-            before = self.tuning = self.tuning or self._tuned(self.models)  # after a resumption, from stored scores
-            tuning = self._tuned(models)
-            line = self._compared(planned.name, before, tuning)
-            if line.kept:
-                self.tuning, self.models = tuning, models
-            return [line]
+    def _trained(self, planned: Planned, n_steps: int) -> Scorer:
+        recipe = planned.recipe(self.data, self.folder / "runs" / f"{planned.folder}-{n_steps}", max_steps=n_steps)
+        (trained, *_) = self.train(recipe, resume=True, device=self.device, report=self.report)
+        return self._opened(str(trained.model.resolve()))
 
-        self._step(planned.folder if planned.is_kept else f"{planned.folder}-alone", {**stated, **plan}, compute)
-        del self.untried[planned.name]
+    def _judged(self, planned: Planned, trained: Callable[[], Scorer]) -> list[Line]:
+        """The ranker with a model beside the ranker before."""
+        model = trained()
+        if not planned.is_kept:
+            metrics = self._metrics(self._tuned({planned.name: model}, WITHOUT_TRAINING))
+            return [Line(planned.name, metrics, note="alone, without other terms")]
+        models = {**self.models, planned.name: model}
+        before = self.tuning = self.tuning or self._tuned(self.models)  # after a resumption, from stored scores
+        tuning = self._tuned(models)
+        line = self._compared(planned.name, before, tuning)
+        if line.kept:
+            self.tuning, self.models = tuning, models
+        return [line]
 
     def _pace(self, planned: Planned) -> Pace:
         """How long its updates take here, measured once for those that are alike."""
