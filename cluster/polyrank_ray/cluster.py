@@ -52,7 +52,7 @@ def connected(address: str = "auto") -> Iterator[None]:
             log_to_driver=False,
             **({"include_dashboard": False} if address == LOCAL else {}),
         )
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+    except Exception as error:  # of a node that does not start in time, Ray raises a bare one
         raise _absent(address) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
@@ -94,6 +94,8 @@ def _check_answers(address: str) -> None:
 
 
 def _absent(address: str) -> OfflineError:
+    if address == LOCAL:
+        return OfflineError("Ray did not start on this machine; try again when it is less busy, or work without Ray")
     return OfflineError(
         f"no Ray cluster answers at {address!r}; start one with `ray start --head`, use another HOST:PORT, or use"
         f' "{LOCAL}" for this machine alone'

@@ -84,6 +84,8 @@ def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     assert first[:2] == ["BM25", "reply frequency"]
     assert {"shipped:convert", "counts", "words"} <= set(first)
     assert not any((support / "runs").glob("*"))
+    parts = (support / "report.md").read_text("utf-8").partition("a weighted sum of:")[2].partition("| measure")[0]
+    assert parts.strip() == "- **shipped:convert**: how similar an encoder finds context and reply"
 
 
 @pytest.mark.deep
@@ -139,6 +141,8 @@ def test_trainings_run_at_the_same_time(tmp_path: Path) -> None:
     options = {"minutes": 30, "train": train_elsewhere, "at_once": 2, "show": stop_at("ConveRT")}
     fitted = polyrank.fit(data, tmp_path / "support", **options)
     assert sorted(trained) == ["bi", "convert"]
+    assert fitted.report["untried"]["Bi-encoder, another seed"] > 0  # takes as long as the first
+    assert fitted.report["untried"]["second stage"] is None
     assert [line["step"] for line in fitted.report["lines"]][-2:] == ["Bi-encoder", "ConveRT"]
     alone = polyrank.fit(data, tmp_path / "alone", minutes=30, show=stop_at("ConveRT"))
     assert alone.report["ranker"] == fitted.report["ranker"]

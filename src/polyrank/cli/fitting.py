@@ -66,7 +66,7 @@ def _fit(data: Path, output: Path, json_: bool, threads: int | None = None, **op
         fitted = run(data, output, **options, show=lambda line: _show(*headings, line.cells()))
     for name, minutes in fitted.report["untried"].items():
         notify(f"not tried: {name}" + ("" if minutes is None else f", about {minutes:.1f} minutes"))
-    notify(" ".join(summary(fitted.report).paragraphs))
+    notify("\n".join(summary(fitted.report).paragraphs).replace("**", ""))
     if json_:
         print(json.dumps(fitted.report, ensure_ascii=False))
     notify(f"wrote {output}; read {output / 'report.html'}; next: polyrank serve {output}")

@@ -171,7 +171,8 @@ class FitRun:
     tuning: Tuning | None = None
     tuned_in: float = 0.0  # minutes of the last call of ``tune``
     lines: list[Line] = field(default_factory=list)
-    untried: dict[str, float | None] = field(default_factory=dict)
+    untried: dict[str, Planned] = field(default_factory=dict)
+    paces: dict[str, Pace] = field(default_factory=dict)
 
     def read(self, source: Path, replies: Path | None) -> None:
         """Import, split and read the data."""
@@ -189,7 +190,7 @@ class FitRun:
     def run(self) -> None:
         """All steps that fit into the minutes."""
         planned = planned_trainings(self.data)
-        self.untried = {one.name: None for one in planned}
+        self.untried = {one.name: one for one in planned}
         self._step("baselines", {}, self._baselines)
         self._step("shipped", {}, self._shipped)
         self._step("terms", {}, self._terms)
@@ -266,16 +267,12 @@ class FitRun:
     def _plan(self, planned: Planned, n_together: int) -> dict[str, Any]:
         """All that determines a training; empty if the minutes that are left are too few for it."""
         pace, n_steps = self._pace(planned), planned.n_steps(self.data)
-        n_checks = planned.tables["train"]["epochs"] + 1  # after each pass, and at the end of a shortened one
         stated = {**self.settings, "recipe": planned.tables, "pace": asdict(pace)}
 
-        affordable = min(n_steps, pace.affordable(self.budget.left - n_together * self.tuned_in, n_checks))
+        affordable = min(n_steps, pace.affordable(self.budget.left - n_together * self.tuned_in, planned.n_checks))
         key = {**stated, "minutes": self.budget.minutes}
         plan = self.journal.recall(f"{planned.folder}-plan", key, lambda: {"n_steps": affordable})
-        if plan["n_steps"] < min(n_steps, FEWEST_STEPS):
-            self.untried[planned.name] = pace.minutes(n_steps, n_checks) + self.tuned_in
-            return {}
-        return {**stated, **plan}
+        return {**stated, **plan} if plan["n_steps"] >= min(n_steps, FEWEST_STEPS) else {}
 
     def _trained(self, planned: Planned, n_steps: int) -> Scorer:
         recipe = planned.recipe(self.data, self.folder / "runs" / f"{planned.folder}-{n_steps}", max_steps=n_steps)
@@ -303,7 +300,14 @@ class FitRun:
         def measure() -> dict[str, Any]:
             return asdict(Pace.measured(planned, self.data, folder, self.device, self.train, self.budget.clock))
 
-        return Pace(**self.journal.recall(f"{planned.like or planned.folder}-pace", self.settings, measure))
+        name = planned.like or planned.folder
+        self.paces[name] = Pace(**self.journal.recall(f"{name}-pace", self.settings, measure))
+        return self.paces[name]
+
+    def _forecast(self, planned: Planned) -> float | None:
+        """Minutes of a training that was not tried; None if nothing is known of its pace."""
+        pace = self.paces.get(planned.like or planned.folder)
+        return None if pace is None else pace.minutes(planned.n_steps(self.data), planned.n_checks) + self.tuned_in
 
     def _opened(self, name: str) -> Scorer:
         return open_model(resolve_model(name), device=self.device)
@@ -359,7 +363,7 @@ class FitRun:
         try:
             rule, chosen = choose_threshold(ranker, self.data.lists, precision=precision, progress=self.progress)
             if (share := chosen["chosen"]["coverage"]) < 0.05:  # a ranker that hardly ever answers is of no use
-                raise DataError(f"a precision of {precision:.0%} would leave all but {share:.1%} without an answer")
+                raise DataError(f"only {share:.1%} of contexts would get an answer if {precision:.0%} had to be right")
             ranker.abstention, threshold = rule, threshold | chosen
         except DataError as error:
             threshold["problem"] = str(error)
@@ -374,7 +378,7 @@ class FitRun:
         used = [row["name"] for row in tuning.rows if row["weights"] and row["kind"] in ("encoder", "cross")]
         figures = {
             "lines": [asdict(line) for line in self.lines],
-            "untried": self.untried,
+            "untried": {name: self._forecast(one) for name, one in self.untried.items()},
             "terms": [{**row, "name": self._label(row["name"])} for row in tuning.rows],
             "chosen": asdict(self._compared("chosen", tuning, tuning)),
             "threshold": threshold,

@@ -68,6 +68,11 @@ class Planned:
         trained = {**self.tables["train"], "evaluate_per_epoch": 1, "early_stopping": 3, **changes}
         return {**self.tables, "data": data_table, "train": trained, "output": str(output.resolve())}
 
+    @property
+    def n_checks(self) -> int:
+        """Validations: after each pass, and at the end of a shortened one."""
+        return int(self.tables["train"]["epochs"]) + 1
+
     def n_steps(self, data: FitData) -> int:
         """Updates of all its passes."""
         n = min(len(data.pairs), self.tables.get("data", {}).get("max_train", len(data.pairs)))

@@ -20,9 +20,16 @@ from polyrank.ranking.metrics import hit_at
 from polyrank.records import Example
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms import term_kind
 from polyrank.storage.durable import write_file
 
 N_ANSWERS = 10
+MEASURES = {
+    "R@1": "R@1: the given reply is first",
+    "R@5": "R@5: among the first 5",
+    "R@10": "R@10: among the first 10",
+    "MRR": "MRR: the mean of 1 / its rank",
+}
 HEADINGS = ("step", "MRR of validation, %", "gain", "result", "CPU minutes", "ms per answer")
 MARKUP = re.compile(r"[\\`*_\[\]<&|~]")  # in texts of users
 Label = Callable[[str], str]
@@ -177,18 +184,25 @@ def summary(figures: Mapping[str, Any]) -> Section:
         f"The ranker puts the reply that was given first in {first} of {ranker['n_examples']:,} test contexts, each"
         f" with {ranker['n_candidates']} candidates; BM25, a search by words, in {other}. No choice used the test.",
         f"No threshold was set: {threshold.get('problem')}.",
-        f"It consists of {', '.join(row['name'] for row in figures['terms'] if row['weights'])} and takes"
-        f" {figures['chosen']['milliseconds']:.1f} ms for an answer on this machine.",
+        f"An answer takes {figures['chosen']['milliseconds']:.1f} ms on this machine. Its score is a weighted sum of:",
+        "\n".join(_parts(figures["terms"])),
     ]
     if chosen := threshold.get("chosen"):
         text[1] = (
             f"With its threshold it answers {100 * chosen['coverage']:.0f}% of validation contexts, searched in all"
             f" replies of the lists, and {100 * chosen['precision']:.0f}% of these answers are right."
         )
-    rows = [
-        [name, *(percent(figure_of(one, name)) for one in (ranker, bm25))] for name in ("R@1", "R@5", "R@10", "MRR")
-    ]
+    rows = [[text, *(percent(figure_of(one, name)) for one in (ranker, bm25))] for name, text in MEASURES.items()]
     return Section("Result", text, ["measure, %", "ranker", "BM25"], rows)
+
+
+def _parts(terms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The terms of a ranker, those of a kind together, with what the kind means."""
+    names: dict[str, list[str]] = {}
+    for row in (row for row in terms if row["weights"]):
+        names.setdefault(row["kind"], []).append(row["name"])
+    meanings = {kind: (term_kind(kind).__doc__ or "").partition(":")[0].lower() for kind in names}
+    return [f"- **{', '.join(these)}**: {meanings[kind]}" for kind, these in names.items()]
 
 
 def _steps(figures: Mapping[str, Any]) -> Section:
@@ -258,13 +272,18 @@ def _plot(figures: Mapping[str, Any], path: Path) -> str:
     if find_spec("matplotlib") is None:
         return "<p>Install polyrank[plots] for a plot of R@1 against milliseconds.</p>"
     axes = (figure := new_figure(7, 3.6)).subplots()
-    for line in [*figures["lines"], figures["chosen"]]:
+    for line in [figures["chosen"], *figures["lines"]]:
         if line["milliseconds"] and line["metrics"]:
-            point, is_chosen = (line["milliseconds"], 100 * line["metrics"]["R@1"]["mean"]), line is figures["chosen"]
-            axes.plot(*point, "*" if is_chosen else "o", color="#D55E00" if is_chosen else "#0072B2")
+            point = (line["milliseconds"], 100 * line["metrics"]["R@1"]["mean"])
+            if line is figures["chosen"]:
+                axes.plot(*point, "*", markersize=18, color="#D55E00", label="chosen")
+                continue
+            axes.plot(*point, "o", color="#0072B2")
             axes.annotate(line["step"], point, xytext=(5, 3), textcoords="offset points", fontsize="small")
     axes.set(xlabel="milliseconds per answer", ylabel="R@1 of validation, %")
-    axes.margins(x=0.25)
+    axes.margins(0.25)
+    axes.set_xlim(left=0)
+    axes.legend(loc="lower right")
     save(figure, path)
     text = path.read_text("utf-8")
     return f"<figure>{text[text.index('<svg') :]}</figure>"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Counts(ReplyTerm):
-    """``log(1 + count(reply))``: a prior over replies, which prefers those that people give often.
+    """How often people gave a reply: ``log(1 + count(reply))``, a prior over replies.
 
     The term stores hashes of texts with their counts. In an index, a candidate's metadata field ``count`` takes their
     place: ``index build`` and ``add`` write it where it is missing, and ``index update-counts`` changes it.

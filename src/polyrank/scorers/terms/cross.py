@@ -13,7 +13,7 @@ from polyrank.scorers.terms.protocol import Offer
 
 
 class CrossTerm(ScorerTerm):
-    """The score of a model without vectors, which re-ranks the best of the search."""
+    """A model that reads context and reply together: the score re-ranks the best of the search."""
 
     kind = "cross"
 

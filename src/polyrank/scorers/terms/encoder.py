@@ -47,7 +47,7 @@ class ScorerTerm(Term):
 
 
 class EncoderTerm(ScorerTerm):
-    """The score of an encoder. Its candidates are encoded once and searched.
+    """How similar an encoder finds context and reply: candidates are encoded once and searched.
 
     Args:
         scorer: the encoder.

@@ -27,11 +27,12 @@ _ENCODED = WeakKeyDictionary()  # each choice of a ranker asks again for the ter
 
 
 class Hubs(ReplyTerm):
-    """``-H(reply)``, with ``H(r) = log(mean_j exp(a g(c_j, r))) / a`` over stored contexts c_j of an encoder's g.
+    """How high a reply scores in any context, subtracted: ``-H(reply)``.
 
-    H is the score that a candidate has in any context. A model whose ``a g`` are log-odds gives every candidate the
-    same H: the mean of ``p(r | c) / p(r)`` over contexts is 1. On texts that it was not trained on, H differs, and
-    candidates with a high H, the hubs, are ranked too high everywhere.
+    ``H(r) = log(mean_j exp(a g(c_j, r))) / a``, over stored contexts c_j of an encoder's g, is the score that a
+    candidate has in any context. A model whose ``a g`` are log-odds gives every candidate the same H: the mean of
+    ``p(r | c) / p(r)`` over contexts is 1. On texts that it was not trained on, H differs, and candidates with a high
+    H, the hubs, are ranked too high everywhere.
 
     Args:
         encoder: gives g.

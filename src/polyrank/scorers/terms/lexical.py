@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LexicalTerm(ScorerTerm):
-    """The score of BM25 or TF-IDF, which re-ranks the best of the search.
+    """A search by words: the score of BM25 or TF-IDF re-ranks the best of the search.
 
     Its word statistics are part of the ranker, so a score does not depend on the list or the catalogue.
 

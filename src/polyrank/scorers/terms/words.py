@@ -57,7 +57,7 @@ class WordCounts:
 
 
 class Words(Term):
-    """Four features of the words that a reply shares with the context, each with a weight of either sign.
+    """Words that a reply shares with the context: four features, each with a weight of either sign.
 
     ``match`` is the sum of the rarities of the words that the reply shares with the newest turn or the background, and
     ``earlier`` that of the other words it shares with the turns before. ``echo`` is 1 if the reply repeats a turn in
