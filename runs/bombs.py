@@ -1,6 +1,6 @@
-"""Files that take little space and much memory, and everything that reads a user's file, each measured in a process.
+"""Files and requests that take little space and much memory, and everything that reads them, each measured.
 
-    python runs/bombs.py FOLDER [NAME...]    # prints one JSON line for each reading of each file
+    python runs/bombs.py FOLDER [NAME...]    # prints one JSON line for each reading of each; "http" names the requests
 
 A reading may refuse a file with an error of polyrank's, or read it; the peak of its memory above what the process had
 before is what counts. The memory of each process is limited, so that a bomb that goes off ends with a MemoryError.
@@ -254,9 +254,9 @@ def readings(path: Path) -> dict[str, Callable[[], object]]:
     }
 
 
-def memory(name: str) -> int:
-    """A field of /proc/self/status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def memory(name: str, process: int | str = "self") -> int:
+    """A field of /proc/PROCESS/status, in bytes."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(name):
             return 1024 * int(line.split()[1])
     raise LookupError(name)
@@ -280,6 +280,28 @@ def measure(work: Callable[[], object]) -> dict[str, Any]:
     return {"outcome": outcome, "bytes": memory("VmHWM") - before, "seconds": seconds}
 
 
+def requests(folder: Path) -> None:
+    """Send bodies to a server, which answers or refuses each; the memory is that of its process and of its worker."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    import polyrank
+    from servers import serving
+    from serving.test_attacks import TYPED, cases, head, send
+
+    packed = gzip.compress(b'{"context": "' + b"a" * LARGE + b'"}')
+    zipped = b"content-encoding: gzip\r\ncontent-length: %d\r\n" % len(packed)
+    polyrank.build_index(folder / "served", "shipped:convert", ["hello"], overwrite=True)
+    with serving(folder / "served") as running:
+        for name, data in [*cases(), ("gzip", head("POST", "/v1/respond", TYPED + zipped) + packed)]:
+            pids = (running.process.pid, *running.workers)
+            for pid in pids:
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+            before, began = sum(memory("VmRSS", pid) for pid in pids), time.monotonic()
+            answer = send(running, data).split(b"\r", 1)[0].decode("latin-1")
+            row = {"bomb": f"http {name}", "reading": "serve", "outcome": answer or "the connection ended"}
+            row |= {"bytes": sum(memory("VmHWM", pid) for pid in pids) - before}
+            print(json.dumps(row | {"seconds": round(time.monotonic() - began, 1)}), flush=True)
+
+
 def main(folder: Path, names: list[str]) -> None:
     """Make each bomb in another process, so that its making does not count, and read it here."""
     import multiprocessing
@@ -288,7 +310,10 @@ def main(folder: Path, names: list[str]) -> None:
 
     polyrank.load("shipped:convert", device="cpu").score(["a"], [["b"]])  # the libraries are in memory
     size = memory("VmSize") + LIMIT_BYTES
-    for name in names or [*BOMBS, *FOLDERS]:
+    for name in names or [*BOMBS, *FOLDERS, "http"]:
+        if name == "http":
+            requests(folder)
+            continue
         maker = multiprocessing.get_context("spawn").Process(target=make, args=(folder, name))
         maker.start()
         maker.join()

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from polyrank_chats.names import NAMES
 from polyrank_chats.patterns import pattern
+from polyrank_chats.phones import WINDOW
 from polyrank_chats.roles import AGENT, CUSTOMER, SYSTEM_WORDS, part_of
 from polyrank_chats.values import Row
 
@@ -80,12 +81,10 @@ def without_names(text: str, slots: Mapping[str, str], ordinary: Iterable[str]) 
         if word not in slots:
             return found[0]
         if word in ordinary:
-            before, after = text[: found.start()], text[found.end() :]
+            before, after = text[max(0, found.start() - WINDOW) : found.start()], text[found.end() :][:WINDOW]
             called = GREETED.search(before) or (found[0][0].isupper() and CALLED.match(after) and START.search(before))
-            next_word = WORD.search(after)
-            is_full = (
-                next_word and next_word.start() < 3 and next_word[0].casefold() in slots and next_word[0][0].isupper()
-            )
+            then = WORD.search(after)
+            is_full = then and then.start() < 3 and then[0].casefold() in slots and then[0][0].isupper()
             inside = found[0][0].isupper() and not START.search(before)
             in_date = DATE_BEFORE.search(before) or DATE_AFTER.match(after)
             if not (called or is_full or (inside and not in_date)):

@@ -13,7 +13,7 @@ from polyrank_chats.times import COMPACT, NUMERIC
 NORTH_AMERICAN, OTHERS = pattern("north_american_phone"), pattern("no_phone")
 MONEY = re.compile(r"\s?(?:[€$£¥₹%]|(?:eur|usd|gbp|pln|zł|inr|rs|kg|km|mb|gb)\b)", re.IGNORECASE)
 MONEY_BEFORE = re.compile(r"[€$£¥₹][\d\s.,]*$")
-WINDOW = 50  # letters before a number in which words tell what it is
+WINDOW = 50  # letters next to a number or a name in which words tell what it is
 
 
 def _table(kind: str) -> dict[str, list[str]]:
@@ -55,7 +55,7 @@ def is_phone(number: str, before: str, after: str, spoken: str) -> bool:
 
     Args:
         number: it matches the pattern ``phone``.
-        before: the text before it: the last word for a phone or for something else, such as an order, decides.
+        before: the end of the text before it; its last word for a phone or for another number, as an order, decides.
         after: the text after it.
         spoken: the language, whose countries count, or all if a word shows that it is a phone.
 
@@ -63,14 +63,16 @@ def is_phone(number: str, before: str, after: str, spoken: str) -> bool:
     (True, False)
     """
     digits = re.sub(r"\D", "", number)
-    said = before[-WINDOW:].casefold()
+    if not 7 <= len(digits) <= 15:
+        return False
+    said = before.casefold()
     phone, other = (max((m.start() for m in words.finditer(said)), default=-1) for words in (PHONE_WORDS, OTHER_WORDS))
     dashed = re.sub(r"\s", "-", number)
     n_after = 0 if phone > other else 3  # an hour may follow a date
     date = NUMERIC.match(dashed)
     is_date = (date and len(dashed) - date.end() <= n_after) or COMPACT.fullmatch(number)
-    is_amount = OTHERS.fullmatch(number) or MONEY.match(after) or MONEY_BEFORE.search(before[-WINDOW:])
-    if not 7 <= len(digits) <= 15 or is_date or is_amount:
+    is_amount = OTHERS.fullmatch(number) or MONEY.match(after) or MONEY_BEFORE.search(before)
+    if is_date or is_amount:
         return False
     if number.startswith("+") or (number.startswith("00") and is_valid(digits, ("FR",))):
         return True

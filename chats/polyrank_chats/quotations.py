@@ -9,7 +9,7 @@ from itertools import dropwhile
 
 from polyrank_chats.patterns import pattern
 
-QUOTED, DATED = re.compile(r"^\s*>"), re.compile(r"\d:\d\d|\b20\d\d\b|@")
+QUOTED, DATED = re.compile(r"\s*>"), re.compile(r"\d:\d\d|\b20\d\d\b|@")
 ABOVE_QUOTE, REST, SIGNATURE, CLOSING = map(pattern, ("above_quote", "other_mail", "signature", "closing"))
 SIGNATURE_LINES = 8  # below a closing
 
@@ -25,10 +25,9 @@ def unquoted(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\xa0", " ")
     if found := REST.search(text):
         text = text[: found.start()]
-    while found := next((each for each in ABOVE_QUOTE.finditer(text) if DATED.search(each[0])), None):
-        rest = text[found.end() :]
-        marked = any(map(QUOTED.match, rest.strip().split("\n")[:1]))
-        text = text[: found.start()] + (rest if marked else "")
+    dated = [each for each in ABOVE_QUOTE.finditer(text) if DATED.search(each[0])]
+    end = next((each.start() for each in dated if not QUOTED.match(text, each.end())), len(text))
+    text = ABOVE_QUOTE.sub(lambda each: "" if DATED.search(each[0]) else each[0], text[:end])
     if found := SIGNATURE.search(text):
         below = text[found.end() :].split("\n")  # keep what follows a quotation after the signature
         text = text[: found.start()] + "\n".join(dropwhile(lambda line: not QUOTED.match(line), below))

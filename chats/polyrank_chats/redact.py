@@ -17,7 +17,7 @@ from stdnum import iban, luhn
 
 from polyrank_chats.patterns import pattern
 from polyrank_chats.people import without_names
-from polyrank_chats.phones import is_phone, language
+from polyrank_chats.phones import WINDOW, is_phone, language
 
 LINK, WITH_SECRET, MAIL = pattern("link"), pattern("link_with_secret"), pattern("mail_address")
 ACCOUNT, CARD, IP, SECRET, PHONE = map(pattern, ("account", "card", "ip", "secret", "phone"))
@@ -25,6 +25,7 @@ CARD_DIGITS = range(13, 20)
 VERSION = re.compile(r"(?:\bv|version|release|firmware|build|update)[\s:.]*$", re.IGNORECASE)
 DIGIT = re.compile(r"\d")
 SLOT = re.compile(r"\{(\w+)\}")
+WORD = re.compile(r"\S{1,500}")  # normalizing a run of marks takes the square of its length
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,16 @@ class Redactor:
             slots: the slots of the words of the participants' names.
             spoken: the language of the dialogue.
         """
-        text = before = normalize("NFC", text)
+        text = before = WORD.sub(lambda word: normalize("NFC", word[0]), text)
         text = LINK.sub(self._kept_link, text)
         text = MAIL.sub("{email}", text)
         text = SECRET.sub(_without_secret, text)
         text = _without(ACCOUNT, "{iban}", lambda part, *_: iban.is_valid(re.sub(r"\W", "", part)), text)
         text = _without(CARD, "{card}", _is_card, text)
         text = _without(IP, "{ip}", _is_ip, text)
-
-        def phone(part: str, before: str, after: str) -> bool:
-            return is_phone(part, before, after, spoken or language(text))
-
-        text = _without(PHONE, "{phone}", phone, text)
+        if PHONE.search(text):
+            spoken = spoken or language(text)
+            text = _without(PHONE, "{phone}", lambda part, before, after: is_phone(part, before, after, spoken), text)
         text = self._names.sub("{name}", text)
         if slots:
             text = without_names(text, slots, self.ordinary)
@@ -91,7 +90,7 @@ def _without(pattern: re.Pattern[str], slot: str, is_kind: Callable[[str, str, s
     Args:
         pattern: of candidates.
         slot: the slot.
-        is_kind: called with a part, the text before it and the text after it.
+        is_kind: called with a part, and the ends of the texts before and after it.
         text: a text.
     """
 
@@ -102,7 +101,7 @@ def _without(pattern: re.Pattern[str], slot: str, is_kind: Callable[[str, str, s
         ends = [found.start(), *(found.start() + at for at, sign in enumerate(found[0]) if sign.isspace()), found.end()]
         for start, end in sorted(((a, b) for a in ends for b in ends if a < b), key=lambda part: part[0] - part[1]):
             first = start + text[start].isspace()
-            if is_kind(text[first:end], text[:first], text[end:]):
+            if is_kind(text[first:end], text[max(0, first - WINDOW) : first], text[end : end + WINDOW]):
                 return f"{text[found.start() : first]}{slot}{text[end : found.end()]}"
         return found[0]
 

@@ -24,7 +24,8 @@ def from_html(body: str) -> str:
     if not LOOKS_LIKE_HTML.search(body):
         return body
     reader = _Text()
-    reader.feed(MARKED.sub(" ", body))
+    end = body.rfind(">") + 1  # the parser looks for the end of each tag
+    reader.feed(MARKED.sub(" ", body[:end]) + body[end:].replace("<", "&lt;"))
     reader.close()
     lines = (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))
     return "\n".join(line for line in lines if line)

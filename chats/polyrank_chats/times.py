@@ -30,6 +30,7 @@ HOURS, DOTTED, NUMERIC = map(pattern, ("hours", "dotted_hours", "numeric_date"))
 SPELLED, SPELLED_CJK = replacements("spelled"), replacements("spelled_cjk")
 IANA = re.compile(r"\[?\b([A-Z][A-Za-z]+(?:/[A-Za-z_+-]+)+)\b\]?")
 THAI = re.compile("[\u0e00-\u0e7f]")
+MAX_LENGTH = 100  # of the text of a time
 BUDDHIST = 543  # years before those of the common calendar
 ZONES = {word: float(hours) for word, _, hours in (zone.partition("=") for zone in NAMES["zones"])}
 
@@ -58,7 +59,7 @@ def read_time(value: Any, form: DateForm = DateForm()) -> datetime | None:  # no
     match value:
         case None:
             return None
-        case str():
+        case str() if len(value) <= MAX_LENGTH:
             return read_time(_from_text(value.strip(), form), form)
         case datetime():
             try:
@@ -74,14 +75,12 @@ def read_time(value: Any, form: DateForm = DateForm()) -> datetime | None:  # no
 
 
 def _from_number(number: float) -> datetime:
-    try:
+    with suppress(OverflowError, OSError, ValueError):
         if SHEET_DAYS[0] <= number < SHEET_DAYS[1]:
             return datetime(1899, 12, 30) + timedelta(seconds=round(number * 86_400))
         for least, per_second in UNITS:
             if number >= least:
                 return datetime.fromtimestamp(number / per_second, UTC).replace(tzinfo=None)
-    except (OverflowError, OSError, ValueError):
-        pass
     raise ValueError(f"{number:g} is not a time; write seconds since 1970, or 2024-01-31T21:15:00")
 
 
@@ -198,7 +197,7 @@ def date_form(values: Iterable[Any]) -> tuple[DateForm, bool]:
     numbers: list[tuple[str, str, str]] = []
     words: set[str] = set()
     sign, in_halves = "", False
-    for text in filter(None, map(_spelled, map(text_of, values))):
+    for text in filter(None, (_spelled(text_of(value)[:MAX_LENGTH]) for value in values)):
         if (found := NUMERIC.search(text)) and len(found[1]) < 4:
             numbers.append((found[1], found[3], found[4]))
             sign, in_halves = sign or found[2], in_halves or re.search(r"\d ?[ap]m\b", text) is not None

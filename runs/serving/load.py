@@ -7,6 +7,7 @@
     python runs/serving/load.py slow        # a thousand clients that send half a request
     python runs/serving/load.py sigterms    # SIGTERM under load
     python runs/serving/load.py kills       # SIGKILL of the worker process under load, then of the server
+    python runs/serving/load.py mixed       # usual, costly and broken requests, and how long others wait meanwhile
     python runs/serving/load.py schemathesis
 
 Client and server share the machine's cores. Exits with 1 if a request or a candidate is lost, or an answer is wrong.
@@ -434,6 +435,130 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
+ROUTES = {
+    "/v1/respond": "context", "/v1/explain": "text", "/v1/score": "candidates", "/v1/rerank": "documents",
+    "/v1/embeddings": "input", "/embed": "inputs", "/v1/candidates": "candidates", "/v1/feedback": "shown",
+}  # fmt: skip
+
+
+def costly(draw: random.Random, number: int) -> tuple[str, Any]:
+    """A request that the limits accept, with texts made to be slow."""
+    piece = draw.choice(["a\u0301\u0316", "\U0001f600\u200d", "1 ", "{a}", "Hi Ab, ", "a", "", "-- ", "http://a.b/"])
+    text = (piece * 50_000)[: draw.choice([100_000, 10_000, 1_000])] or " ".join(draw.choices(WORDS, k=15_000))
+    texts = [f"{number} {text}"[:100_000]] * max(1, min(1_000, 900_000 // len(text.encode())))
+    slow = " or ".join(f'shop > "zone {draw.random()}"' for _ in range(30))
+    return draw.choice(
+        [
+            ("/v1/respond", {"context": texts, "k": 1_000}),
+            ("/v1/respond", {"context": texts[0], "filter": slow}),
+            ("/v1/explain", {"context": texts, "text": texts[0]}),
+            ("/v1/score", {"context": texts[:1], "candidates": texts}),
+            ("/v1/rerank", {"query": texts[0], "documents": texts}),
+            ("/v1/embeddings", {"input": texts}),
+        ]
+    )
+
+
+def usual(draw: random.Random, number: int) -> tuple[str, Any]:
+    """A request with short texts, which no other has, so that caches grow."""
+    context, *others = (f"{number} {' '.join(draw.choices(WORDS, k=12))}" for _ in range(6))
+    return draw.choice(
+        [
+            ("/v1/respond", {"context": [context, *others[:2]]}),
+            ("/v1/respond", {"context": context, "k": 20}),
+            ("/v1/score", {"context": context, "candidates": others}),
+            ("/v1/rerank", {"query": context, "documents": others}),
+            ("/v1/embeddings", {"input": others}),
+            ("/v1/candidates", {"candidates": [{"id": f"a{number}", "text": context, "metadata": {"shop": context}}]}),
+        ]
+    )
+
+
+def broken(draw: random.Random, number: int) -> tuple[str, bytes]:
+    """A usual request with another route, or with bytes changed, removed and added."""
+    path, value = usual(draw, number)
+    body = bytearray(json.dumps(value | {"k": draw.choice([0, -1, 1e99, "1", [], None, {}])}).encode())
+    for _ in range(draw.choice([0, 1, 1, 3, 30])):
+        at = draw.randrange(len(body))
+        body[at : at + draw.choice([0, 1, 1, 9])] = draw.choice(
+            [b"", b'"', b"[" * 999, b"{", b"]", b"\\ud800", b"\xff", b"9" * 999, b"null", draw.randbytes(2)]
+        )
+    return draw.choice([path, *ROUTES]), bytes(body)
+
+
+MIXED = {"usual": usual, "broken": broken, "costly": costly}
+
+
+def waited(running: Running) -> float:
+    """Seconds for which the server, its worker and this process waited for cores that others used."""
+    pids = (running.process.pid, *running.workers, os.getpid())
+    files = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(file.read_text().split()[1]) for file in files if file.exists()) / 1e9
+
+
+async def mixed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Of 100 requests, 79 are usual, 20 broken and one is costly; another client sends small requests meanwhile."""
+    import polyrank
+
+    n, draw, path = options.n or 100_000, random.Random(options.seed), index_of(options, folder)
+    statuses: Counter[str] = Counter()
+    acknowledged, curve, probes, wrong = list[str](), list[list[float]](), list[dict[str, Any]](), list[str]()
+    numbers, pending, end = iter(range(n)), Counter[str](), asyncio.Event()
+    async with started(options, path, folder) as running:
+        client, prober, workers = Client(running.address), Client(running.address), running.workers
+
+        async def ask() -> None:
+            for number in numbers:
+                kind = draw.choices([*MIXED], [79, 20, 1])[0]
+                where, body = MIXED[kind](draw, number)
+                data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+                label = f"{kind} {where}"
+                pending[label] += 1
+                answer = await client.send(post(where, data, running.key))
+                pending[label] -= 1
+                statuses[f"{kind} {answer.status}"] += 1
+                if answer.status not in (200, 429, 503) and (kind == "usual" or answer.status in (0, 500)):
+                    wrong.append(f"{label} {answer.status}: {data[:200]!r} {answer.body[:200]!r}")
+                if where == "/v1/candidates" and kind == "usual" and answer.status == 200:
+                    acknowledged.append(f"a{number}")
+                if number % max(1, n // 20) == 0:
+                    curve.append([number, *(round(resident(pid)) for pid in (running.process.pid, *running.workers))])
+                    print(curve[-1], dict(statuses), file=sys.stderr, flush=True)
+
+        async def probe() -> None:
+            while not end.is_set():
+                before, beside = waited(running), sorted(label for label, number in (+pending).items())
+                answer = await prober.send(post("/v1/respond", json.dumps({"context": f"hi {draw.random()}"}).encode()))
+                others = min(answer.seconds, waited(running) - before)
+                probes.append({"status": answer.status, "s": answer.seconds, "s_for_cores": others, "beside": beside})
+                await asyncio.sleep(0.02)
+
+        probing = asyncio.ensure_future(probe())
+        await asyncio.gather(*(ask() for _ in range(4)))
+        end.set()
+        await probing
+        wrong += ["the worker was replaced"] * (running.workers != workers)
+    with polyrank.open(path) as pipeline:
+        missing = {*acknowledged} - {candidate.id for _, candidate in pipeline.index.iter_candidates()}
+    slowest = max(probes, key=lambda one: one["s"] - one["s_for_cores"])
+    wrong += ["an acknowledged candidate was lost"] * bool(missing)
+    wrong += ["others waited for more than 2 s"] * (slowest["s"] - slowest["s_for_cores"] > 2)
+    wrong += ["the worker has more than 1 GB"] * any(max(row[2:], default=0) > 1_000 for row in curve)
+    return {
+        "model": options.model,
+        "requests": n,
+        "statuses": dict(statuses.most_common()),
+        "others": times([Answer(200, seconds=one["s"]) for one in probes]),
+        "others_statuses": dict(Counter(one["status"] for one in probes)),
+        "slowest_of_others": slowest,
+        "s_for_cores": "at most this part of its time was waiting for cores that other programs used",
+        "server_and_worker_mb": curve,
+        "acknowledged": len(acknowledged),
+        "acknowledged_and_lost": len(missing),
+        "violations": wrong[:20],
+    }
+
+
 async def schemathesis(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Send requests that match the server's OpenAPI description, and requests that do not."""
     checks = (
@@ -515,6 +640,7 @@ PARTS = {
     "slow": slow,
     "sigterms": sigterms,
     "kills": kills,
+    "mixed": mixed,
     "schemathesis": schemathesis,
 }
 

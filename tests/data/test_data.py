@@ -880,3 +880,11 @@ def test_errors_name_the_type_of_binary_files(tmp_path: Path, name: str, start: 
     for read in (read_examples, read_pool):
         with pytest.raises(DataError, match=what):
             read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl.gz", "train.csv.gz", "train.json.gz"])
+def test_gzip_that_unpacks_to_far_more_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(gzip.compress((b"[" if ".json." in name else b"") + (b" " * 2**20 + b"\n") * 20))
+    for read in (read_examples, read_pool):
+        with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
+            read(tmp_path / name)

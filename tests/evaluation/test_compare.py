@@ -308,13 +308,13 @@ def test_missing_parts_of_a_run_are_reported(runs: Path, tmp_path: Path) -> None
         ("evaluate low bm25 test.jsonl --scores x.jsonl", 2, "is one file for the scores of 3 models; name a folder"),
         ("evaluate bm25 low nowhere test.jsonl", 2, "nowhere is not a model folder"),
         ("evaluate bm25 low gone.jsonl", 3, "no such file"),
-        ("evaluate low test.jsonl --against gone.jsonl", 3, "cannot read gone.jsonl"),
+        ("evaluate low test.jsonl --against gone.jsonl", 3, "gone.jsonl: no such file"),
         ("compare low --format html", 2, "unknown format 'html'; choose table, markdown or latex"),
         ("evaluate low test.jsonl --metric recall", 2, "write for example R@1,R@5,MRR"),
         ("evaluate low test.jsonl --metric R@0", 2, "write for example R@1,R@5,MRR"),
         ("compare test.jsonl", 3, "not a line of a scores file"),
         ("compare empty", 2, "has no scores files"),
-        ("compare gone", 3, "cannot read gone"),
+        ("compare gone", 3, "gone: no such file"),
     ],
 )
 def test_errors_are_reported_before_any_model_is_loaded(runs: Path, arguments: str, code: int, message: str) -> None:

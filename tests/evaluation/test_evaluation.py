@@ -296,7 +296,7 @@ def test_damaged_headers_and_gzip(tmp_path: Path) -> None:
     whole = gzip.compress(np.random.default_rng(0).bytes(200))
     for damaged in (whole[:-20], whole[:12] + b"\xff" * 30 + whole[42:], b"plain"):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match="cannot read"):
+        with pytest.raises(DataError, match="gzip"):
             read_scores(path)
 
 
@@ -611,7 +611,7 @@ def test_headers_and_lines_that_are_missing_or_newer(tmp_path: Path) -> None:
     path.write_text(" \n")
     with pytest.raises(DataError, match="has no rows"):
         read_scores(path)
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="no such file"):
         read_scores(tmp_path / "gone.jsonl")
     path.write_text('{"format": 1, "protocol": "lists"}\n{"id": "a"}\n')
     with pytest.raises(DataError, match=r"x\.jsonl:2: not a line of a scores file \(no 'n'\)"):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,9 +22,17 @@ from polyrank.records import Context
 from polyrank.scorers.lexical import query_words, words
 from polyrank.slots import data_in, template as slots_of, values_of
 from polyrank.text.convert_subwords import ConvertSubwords
+from polyrank_chats import import_chats
+from polyrank_chats.errors import ChatsError
+from polyrank_chats.forms.transcripts import untimed
+from polyrank_chats.people import without_names
+from polyrank_chats.quotations import unquoted
+from polyrank_chats.redact import Redactor
+from polyrank_chats.texts import from_html
+from polyrank_chats.times import date_form, read_time
 
-SIZES = 10_000, 100_000
-LIMIT = 25  # of the times of the two sizes: 10 if linear, 100 if quadratic; the machine may be busy
+SIZES = 1_000, 10_000, 100_000
+LIMIT = 20  # of the times of a size and the next: 10 if linear, within a factor of two
 SMALL_S = 0.05  # a larger text that takes less is fast enough
 PIECES = (
     *(
@@ -59,6 +68,9 @@ PIECES = (
         "=",
     ),
     *("Aa ", "Hi Ab, ", "I'm Ab Cd. ", " ", "\n", "\t."),
+    *("<v ", "</", "<!--", "<b a='", "<p>", "(a ", "1:", "12:00 ", "1/", "2024-01-01 ", "Jan ", "\u0663"),
+    *("4111 ", "06 12 34 56 78, ", "1.1.1.1 ", "GB82 ", "a@b.", "pin is ", "www.", "[1] ", "Ann ", "Dear Ann, "),
+    *("---a", "> ", "On 1:01 wrote:\n>\n", "Regards, a", "From a to ", "Ann: hi\n", "{customer} ", "\u200e<a "),
 )
 SUBWORDS = ConvertSubwords(["hello ", "wor", "ld "])
 REPLIES = ["Restart it, {customer}.", "Your order {order} is on its way.", "Thanks!"]
@@ -93,6 +105,18 @@ def imported(text: str) -> object:
         return polyrank.read_examples(folder / "dialogue.jsonl"), polyrank.read_pool(folder / "replies.csv")
 
 
+def chats(name: str, form: str) -> Callable[[str], object]:
+    """The import of a file with a text in two messages."""
+
+    def imported(text: str) -> object:
+        with TemporaryDirectory() as folder:
+            (path := Path(folder) / name).write_text("".join(form.format(who, text) for who in ("Ann", "Bea")), "utf-8")
+            return import_chats(path)
+
+    return imported
+
+
+SLOTS = {"ann": "{customer}", "ann bea": "{customer}", "\ud55c": "{agent}"}
 FUNCTIONS: dict[str, Callable[[str], object]] = {
     "same words": same_words,
     "templates": template,
@@ -115,13 +139,25 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "tokens": lambda text: subwords().encode(text),
     "spans of tokens": lambda text: subwords().encode_spans(text),
     "import": imported,
+    "redaction": lambda text: Redactor(["Ann Lee"])(text, SLOTS),
+    "names": lambda text: without_names(text, SLOTS, {"ann"}),
+    "dates": lambda text: (date_form([text] * 2), read_time(text)),
+    "WebVTT": lambda text: untimed("WEBVTT\n\n00:01.000 --> 00:02.000\n" + text.replace("\n", " ")),
+    "headings": untimed,
+    "markup": lambda text: from_html("<p>" + text),
+    "mail": unquoted,
+    "chat log": chats("a.txt", "[01/02/2024, 10:00:00] {}: {}\n"),
+    "transcript": chats("a.txt", "{}: {}\n"),
+    "sheet": chats("a.csv", 'sender,text\n{},"{}"\n'),
+    "subtitles": chats("a.srt", "1\n00:00:00,000 --> 00:00:01,000\n{}: {}\n\n"),
+    "mails": chats("a.mbox", "From a Thu Jan  1 00:00:00 2024\nFrom: {}@b.c\nDate: x\n\n{}\n\n"),
 }
 
 
 def seconds(function: Callable[[str], Any], text: str) -> float:
     """The processor time of a call, which may refuse the text."""
     started = time.thread_time()
-    with suppress(PolyrankError):
+    with suppress(PolyrankError, ChatsError, ValueError):
         function(text)
     return time.thread_time() - started
 
@@ -131,11 +167,10 @@ def seconds(function: Callable[[str], Any], text: str) -> float:
 def test_time_grows_with_the_text(name: str) -> None:
     slow = []
     for piece in PIECES:
-        small, large = ((piece * n)[:n] for n in SIZES)
         for _ in range(3):  # the machine may be busy
-            before, took = seconds(FUNCTIONS[name], small), seconds(FUNCTIONS[name], large)
-            if took <= max(SMALL_S, LIMIT * before):
+            took = [seconds(FUNCTIONS[name], (piece * n)[:n]) for n in SIZES]
+            if all(after <= max(SMALL_S, LIMIT * before) for before, after in pairwise(took)):
                 break
         else:
-            slow.append(f"{piece!r}: {before:.4f} s, then {took:.4f} s")
+            slow.append(f"{piece!r}: {took}")
     assert not slow, "\n".join(slow)

@@ -153,11 +153,12 @@ def memory(server: Running) -> int:
     return sum(int(text.partition("VmHWM:")[2].split()[0]) for text in lines) * 1024
 
 
-def send(server: Running, data: bytes) -> None:
-    """Send the bytes, and wait until an answer begins or the connection ends."""
+def send(server: Running, data: bytes) -> bytes:
+    """Send the bytes, and wait until an answer begins or the connection ends; its first bytes."""
     with socket.create_connection(server.address, timeout=60) as connection, contextlib.suppress(OSError):
         connection.sendall(data.replace(SECRET, server.key.encode(), 1))
-        connection.recv(2**20)
+        return connection.recv(2**20)
+    return b""
 
 
 def slowness(server: Running, probe: Probe, data: bytes) -> str:

@@ -90,7 +90,7 @@ def test_each_job_is_handed_out_once_or_reported_late(
     while take(dies=False):
         pass
     assert len(waiting) == 0
-    assert waiting.wait_s == 0
+    assert waiting.wait_s() == 0
     for job in (job for jobs in accepted for job in jobs):
         assert job.result.done()
         assert late(job) == (not job.result.cancelled() and handed[job] == died[job])
@@ -145,16 +145,27 @@ def test_waiting_jobs_are_counted_by_cost(loop: asyncio.AbstractEventLoop) -> No
     waiting = JobQueue(1_000, TOGETHER)
     waiting.add(request(loop, 60, 60, name="a"))
     waiting.add(request(loop, 30, name="b"))
-    assert waiting.wait_s == pytest.approx(150 * FIRST_COST)
+    assert waiting.wait_s() == pytest.approx(150 * FIRST_COST)
+    assert waiting.wait_s(1) == pytest.approx(90 * FIRST_COST)
     batch = waiting.next_batch()
     assert [job.n_tokens for job in batch] == [60]
     measured(waiting, batch, 6.0)  # a tenth of a second per token of this kind
-    assert waiting.wait_s == pytest.approx(60 * 0.1 + 30 * FIRST_COST)
+    assert waiting.wait_s() == pytest.approx(60 * 0.1 + 30 * FIRST_COST)
     waiting.put_back(batch)
-    assert waiting.wait_s == pytest.approx(120 * 0.1 + 30 * FIRST_COST)
+    assert waiting.wait_s() == pytest.approx(120 * 0.1 + 30 * FIRST_COST)
     waiting.clear()
-    assert waiting.wait_s == 0
+    assert waiting.wait_s() == 0
     assert all(map(late, batch))
+
+
+def test_a_request_of_many_jobs_refuses_only_others_of_many(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = JobQueue(1_000, TOGETHER, Clock())
+    measured(waiting, request(loop, 1), 1.0)  # a second per token
+    waiting.add(request(loop, *[1] * 25, deadline=30))
+    waiting.check_capacity(1, 30)
+    waiting.add(request(loop, 1, deadline=30))
+    with pytest.raises(OverloadedError):
+        waiting.add(request(loop, *[1] * 25, deadline=30))
 
 
 def test_jobs_that_would_be_late_are_refused(loop: asyncio.AbstractEventLoop) -> None:

@@ -75,9 +75,7 @@ def _message(mail: EmailMessage, where: str) -> Message | Reason:
         id=own[1] if own else where,
         answers=tuple(dict.fromkeys(answers)),
         subject=str(mail.get("Subject", "")),
-        recipients=tuple(
-            address for _, address in getaddresses([str(mail.get(header, "")) for header in ("To", "Cc")]) if address
-        ),
+        recipients=tuple(to for _, to in getaddresses([str(mail.get(header, "")) for header in ("To", "Cc")])),
     )
 
 

@@ -17,7 +17,7 @@ from polyrank_chats.values import Row, text_of
 
 LINE, HEADING = pattern("transcript_line"), pattern("transcript_heading")
 CUE = re.compile(r"(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ")
-VOICE = re.compile(r"(?:<v(?:\.[^\s>]*)? ([^>]+)>|\[([^\W\d_][^\]\n]{0,39})\] ?: )")
+VOICE = re.compile(r"(?:<v(?:\.[^\s<>]*)? ([^<>]+)>|\[([^\W\d_][^\]\n]{0,39})\] ?: )")
 Lines = list[tuple[int, str]]
 """Lines with their numbers."""
 
@@ -62,7 +62,7 @@ def untimed(text: str) -> str:
             if (voice := VOICE.search(line)) and is_cue:
                 name, line = voice[1] or voice[2], VOICE.sub("", line, count=1)
                 line, last = line if name == last else f"**{name}:** {line}", name
-            lines.append(html.unescape(re.sub(r"</?[^>]*>", "", line)) if is_cue and not is_start else "")
+            lines.append(html.unescape(re.sub(r"<[^<>]*>", "", line)) if is_cue and not is_start else "")
         return "\n".join(lines)
     names = HEADING.findall(text[:20_000])
     is_headed = len(set(names)) > 1 and 6 * len(names) > text[:20_000].count("\n")

@@ -22,9 +22,8 @@ def field(row: Row, name: str) -> Any:
     ValueError: missing field "id"; add it to the row, which has text
     """
     if name not in row:
-        raise ValueError(
-            f'missing field "{name}"; add it to the row, which has {", ".join(map(str, row)) or "no fields"}'
-        )
+        has = ", ".join(map(str, row)) or "no fields"
+        raise ValueError(f'missing field "{name}"; add it to the row, which has {has}')
     return row[name]
 
 

@@ -6,6 +6,7 @@ This module does not know what the objects mean.
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from polyrank.data.rows import OnBad, check_object, gzip_errors, open_file, raise_bad, row_error, strict_json
@@ -17,13 +18,10 @@ _blanks = re.compile(r"[ \t\r\n]*")
 
 def is_list(path: Path) -> bool:
     """Whether the first sign of a file begins a list; False for a pipe, or if its reader reports that it is damaged."""
-    if not path.is_file():
-        return False
-    try:
-        with open_file(path) as stream:
+    if path.is_file():
+        with suppress(DataError, OSError, EOFError), open_file(path) as stream:
             return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
-    except (DataError, OSError, EOFError):
-        return False
+    return False
 
 
 def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Row]]:

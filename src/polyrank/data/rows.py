@@ -9,6 +9,7 @@ import ast
 import codecs
 import csv
 import gzip
+import io
 import json
 import math
 import re
@@ -26,6 +27,10 @@ from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20
 """The longest accepted line, in bytes: a longer one is a broken file, not a conversation."""
+
+MAX_RATIO = 100
+"""The most bytes that a byte of gzip unpacks to, above ``FREE_BYTES``; texts compress 5 to 50 times."""
+FREE_BYTES = 2**24
 
 GZIP_MAGIC = b"\x1f\x8b"
 BINARY = {
@@ -73,6 +78,22 @@ def suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
+class _Unpacked(io.RawIOBase):
+    """The bytes of a gzip file, unless they are far more than its own."""
+
+    def __init__(self, path: Path, plain: BinaryIO) -> None:
+        self._path, self._plain, self._stream = path, plain, gzip.GzipFile(fileobj=plain)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n, at = self._stream.readinto(buffer), self._stream.tell()
+        if at > FREE_BYTES and self._plain.seekable() and at > MAX_RATIO * self._plain.tell():
+            raise DataError(f"{self._path}: unpacks to more than {MAX_RATIO} times its size; give it unpacked")
+        return n
+
+
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading bytes; decompress it if it is named ``.gz``.
@@ -92,11 +113,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
                 raise DataError(f"{path}: named .gz but is not gzip; rename it or compress it")
             if not zipped and magic == GZIP_MAGIC:
                 raise DataError(f"{path}: is gzip but not named .gz; rename it or decompress it")
-            if zipped and magic:
-                with gzip.open(plain) as stream:
-                    yield cast(BinaryIO, stream)
-            else:
-                yield plain
+            yield cast(BinaryIO, io.BufferedReader(_Unpacked(path, plain))) if magic == GZIP_MAGIC else plain
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; check the path") from error
     except gzip.BadGzipFile:

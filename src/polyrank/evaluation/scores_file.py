@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from polyrank._version import __version__
 from polyrank.data import fields
+from polyrank.data.json_list import whole_text
 from polyrank.data.values import Row
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.protocols import Evaluation, Record
@@ -75,11 +75,7 @@ def read_scores(path: Path) -> Evaluation:
 
 def read_scores_and_header(path: Path) -> tuple[Evaluation, dict[str, Any]]:
     """As ``read_scores``, with the header."""
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}; write it again with polyrank evaluate --scores") from error
+    text = whole_text(path)
     if not text.strip():
         raise DataError(f"{path}: has no rows; write it with polyrank evaluate --scores")
     number, records = 1, []  # number: the line that an error names
@@ -99,11 +95,9 @@ def read_scores_and_header(path: Path) -> tuple[Evaluation, dict[str, Any]]:
 
 
 def _record(row: Row) -> Record:
-    scores = None
-    if "scores" in row:
-        if not all(type(score) in (int, float) for score in row["scores"]):
-            raise ValueError("a score is not a number")
-        scores = np.array(row["scores"], np.float32)
+    if not all(type(score) in (int, float) for score in row.get("scores", ())):
+        raise ValueError("a score is not a number")
+    scores = np.array(row["scores"], np.float32) if "scores" in row else None
     n = _whole(row["n"], 1) if scores is None else len(scores)
     relevant = fields.indices(row, "relevant")
     if not all(0 <= index < n for index in relevant):

@@ -8,9 +8,10 @@ nothing of HTTP, processes or models.
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from polyrank.serving.tasks import Task
@@ -85,16 +86,17 @@ class JobQueue:
             max_requests, tokens_together, clock, wait_s
         )  # fmt: skip
         self._requests: deque[deque[Job]] = deque()
-        self._tokens: Counter[tuple[str, str]] = Counter()  # waiting, by kind
         self._cost: dict[tuple[str, str], float] = {}  # seconds per token, by kind
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    @property
-    def wait_s(self) -> float:
-        """Estimated seconds of waiting work, for one process."""
-        return sum(n * self._cost.get(kind, FIRST_COST) for kind, n in self._tokens.items())
+    def wait_s(self, n_jobs: int | None = None) -> float:
+        """Estimated seconds of waiting work, for one process, before the last of ``n_jobs`` of a new request.
+
+        Meanwhile each waiting request has at most as many turns; None: all that waits.
+        """
+        return sum(self.seconds(job) for jobs in self._requests for job in islice(jobs, n_jobs))
 
     def seconds(self, job: Job) -> float:
         """Estimated duration of a job."""
@@ -106,7 +108,7 @@ class JobQueue:
         Raises:
             OverloadedError: so much work waits that another request could not finish in time.
         """
-        self._check_queue(0.0, IN_TIME * timeout_s, n_processes)
+        self._check_queue(1, 0.0, IN_TIME * timeout_s, n_processes)
 
     def add(self, jobs: Sequence[Job], n_processes: int = 1) -> None:
         """Add a request. If nothing else waits, it is accepted however long it takes.
@@ -117,12 +119,12 @@ class JobQueue:
         if not jobs:
             return
         if self._requests:
-            self._check_queue(sum(map(self.seconds, jobs)), IN_TIME * (jobs[0].deadline - self._clock()), n_processes)
+            limit_s = IN_TIME * (jobs[0].deadline - self._clock())
+            self._check_queue(len(jobs), sum(map(self.seconds, jobs)), limit_s, n_processes)
         self._requests.append(deque(jobs))
-        self._enter(jobs)
 
-    def _check_queue(self, own_s: float, limit_s: float, n_processes: int) -> None:
-        queue_s = self.wait_s / n_processes
+    def _check_queue(self, n_jobs: int, own_s: float, limit_s: float, n_processes: int) -> None:
+        queue_s = self.wait_s(n_jobs) / n_processes
         too_late = queue_s + own_s / n_processes > limit_s
         if len(self) >= self.max_requests or too_late or (len(self) >= SHORT_QUEUE and queue_s > self.max_wait_s):
             raise OverloadedError(max(queue_s / 2, 1.0))
@@ -132,7 +134,6 @@ class JobQueue:
         for job in reversed(jobs):
             job.alone = True
             self._requests.appendleft(deque([job]))
-        self._enter(jobs)
 
     def next_batch(self) -> list[Job]:
         """The next jobs to compute together; empty if none waits. Late jobs are dropped."""
@@ -143,7 +144,7 @@ class JobQueue:
             for jobs in self._requests:
                 self._drop_late(jobs)
                 if jobs and (not batch or self._fits(jobs[0], batch, n_tokens)):
-                    batch.append(self._leave(jobs))
+                    batch.append(jobs.popleft())
                     n_tokens += batch[-1].n_tokens
                     taken.append(jobs)
                 elif jobs:
@@ -161,7 +162,7 @@ class JobQueue:
 
     def _drop_late(self, jobs: deque[Job]) -> None:
         while jobs and (jobs[0].result.done() or self._clock() > jobs[0].deadline):
-            _give_up(self._leave(jobs))
+            _give_up(jobs.popleft())
 
     def record_cost(self, batch: Sequence[Job], seconds: float) -> None:
         """Update the cost per token with the duration of a batch."""
@@ -173,17 +174,8 @@ class JobQueue:
         """Fail everything that waits."""
         for jobs in self._requests:
             while jobs:
-                _give_up(self._leave(jobs))
+                _give_up(jobs.popleft())
         self._requests.clear()
-
-    def _enter(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._tokens[job.kind] += job.n_tokens
-
-    def _leave(self, jobs: deque[Job]) -> Job:
-        job = jobs.popleft()
-        self._tokens[job.kind] -= job.n_tokens
-        return job
 
 
 def _give_up(job: Job) -> None:

@@ -7,6 +7,7 @@ row's key is a hash of the candidate's id, so ids can have any length and charac
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from math import frexp
 
 import numpy as np
@@ -137,13 +138,11 @@ def read_row(row: Row, address: Address) -> tuple[int, Candidate, Vectors]:
     Raises:
         ArtifactError: the row is not what was written.
     """
-    try:
+    with suppress(KeyError, TypeError, ValueError, AttributeError):
         vector = np.array(row["vector"], "<f4")
         whole = row_digest(row["row"], row["id"], row["text"], row["metadata"], 0, vector.tobytes()).hex()
         if whole == row["digest"]:
             return row["row"], Candidate(row["id"], row["text"], json.loads(row["metadata"])), vector
-    except (KeyError, TypeError, ValueError, AttributeError):
-        pass
     name = str(row.get("id"))[:100]
     raise ArtifactError(
         f"{address} is damaged: candidate {name!r} is not what was written; add it again, or build the index again"
