@@ -18,8 +18,8 @@ from polyrank_chats.sides import contact_column, has_both_sides, pair_columns, r
 from polyrank_chats.values import Row
 from polyrank_chats.wording import listed
 
-MIN_ROWS = 4
-"""Rows that are necessary to detect a column by its values."""
+OTHERS = re.compile("|".join(word if len(word) > 3 else f"{word}$" for word in NAMES["others"]))
+MIN_ROWS = 4  # that are necessary to detect a column by its values
 
 
 @lru_cache(maxsize=2**14)
@@ -92,14 +92,9 @@ def _spellings(key: str, kind: str) -> tuple[list[str], list[str], list[str]]:
     ends = [
         normal(".".join(own[n:]))
         for n in range(1, len(own) - least + 1)
-        if not any(_is_of_other(part) for part in own[:n])
+        if not any(map(OTHERS.match, map(normal, own[:n])))
     ]
     return [normal(key)], [normal(".".join(own))], ends
-
-
-def _is_of_other(part: str) -> bool:
-    name = normal(part)
-    return name in NAMES["others"] or any(len(word) > 3 and name.startswith(word) for word in NAMES["others"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +141,14 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
     text = [options.text] if options.text else _text(free)
     others = {each.key: each for each in free if each.key not in text}
     is_said = [any(row.get(key) for key in text) for row in rows]
-    role, flags = (
-        role_columns([*others.values()], usual(others, "role"), is_said),
-        usual(keys, "from_customer", "from_agent"),
-    )
+    role = role_columns([*others.values()], usual(others, "role"), is_said)
+    flags = usual(keys, "from_customer", "from_agent")
     conversation = [options.conversation] if options.conversation else _conversation(free, options)
     senders = [options.sender] if options.sender else _sender([*others.values()], is_said) or role or flags[:1]
     if not options.sender and all(all_profiles[key].n_distinct < 2 for key in senders):
         groups = all_profiles[conversation[0]].values if conversation else ("",) * len(rows)
-        senders = (
-            _sender_by_values([each for key, each in others.items() if key not in conversation], groups) or senders
-        )
+        unnamed = [each for key, each in others.items() if key not in conversation]
+        senders = _sender_by_values(unnamed, groups) or senders
     for what, found in (("sender", senders), ("text", text)):
         if not found:
             problem = f"no column has a usual name for the {what} among {listed(keys)}"

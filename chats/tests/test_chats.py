@@ -1136,7 +1136,7 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         (
             "x.csv",
             "1,2024-01-01,Ann,hi\n1,2024-01-01,Ben,yo\n",
-            "no column has a usual name for the sender among '1', .*add a header",
+            "no column has a usual name for the sender among 'column 1', .*add a header",
         ),
     ],
 )

@@ -545,6 +545,50 @@ def test_lines_before_the_header_are_passed_over(write: Write, pad: str) -> None
     assert "x.csv: skipped 2 rows above the header in row 4" in notes(found)
 
 
+SAID = [
+    "where is my parcel today?",
+    "it left the depot this morning",
+    "can I change the address?",
+    "yes, until the evening",
+]
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+@pytest.mark.parametrize("first", ["{talk}{}{who}{}{text}", "03/01/2024{}10:0{n}:00{}{who}{}{text}"])
+def test_the_first_message_of_a_table_without_a_header_is_read(write: Write, first: str, separator: str) -> None:
+    rows = [
+        first.replace("{}", separator).format(n=n, talk=7 + n // 2, who=("Zoe", "Me")[n % 2], text=text)
+        for n, text in enumerate(SAID)
+    ]
+    said = [f"{who}: {text}" for who, text in zip(("Zoe", "Me") * 2, SAID, strict=True)]
+    found = turns_of(import_chats(write("x.csv", "\n".join(rows))))
+    assert found == ([said[:2], said[2:]] if "talk" in first else [said])
+
+
+@pytest.mark.parametrize("header", ["id;who;text", "1;2;3", ";0;1"])
+def test_a_header_is_no_message(write: Write, header: str) -> None:
+    rows = [f"{7 + n // 2};{('customer', 'agent')[n % 2]};{text}" for n, text in enumerate(SAID)]
+    found = turns_of(import_chats(write("x.csv", "\n".join([header, *rows]))))
+    assert next(turn for talk in found for turn in talk) == f"customer: {SAID[0]}"
+
+
+def test_people_named_apart_from_messages_have_their_roles(write: Write) -> None:
+    said = [("c1", "can I?"), ("a1", "certainly")]
+    talk = {
+        "Participants": [{"ParticipantId": i, "ParticipantRole": r} for i, r in (("c1", "CUSTOMER"), ("a1", "AGENT"))],
+        "Transcript": [{"Id": f"{n}", "ParticipantId": i, "Content": text} for n, (i, text) in enumerate(said)],
+    }
+    assert turns_of(import_chats(write("x.json", json.dumps(talk)))) == [["customer: can I?", "agent: certainly"]]
+
+
+def test_a_text_without_its_quotation_is_preferred(write: Write) -> None:
+    rows = [
+        {"ticket_id": 1, "from_agent": agent, "body_text": f"{text}\n> before", "stripped_text": text}
+        for agent, text in ((False, "can I?"), (True, "certainly"))
+    ]
+    assert turns_of(import_chats(write("x.json", json.dumps(rows)))) == [["customer: can I?", "agent: certainly"]]
+
+
 def book(**sheets: list[list[Any]]) -> bytes:
     workbook = openpyxl.Workbook()
     for name, rows in sheets.items():

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,11 @@ from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
 
 SEPARATORS = ",;\t|"
+NUMBERS = re.compile(r"(?=\D*\d)[\W\d]+")  # also dates, times and phone numbers
 MAX_CELL = 8 * 2**20  # letters: a longer one is a broken file, not a message
 
 
-Records = list[tuple[int, Sequence[Any]]]
-"""The cells of the records of a table that are not empty, with their numbers."""
+Records = list[tuple[int, Sequence[Any]]]  # of a table, that are not empty, with their numbers
 ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
 
@@ -64,11 +65,12 @@ def _separator(text: str) -> str:
 
 def below_header(member: Member, records: Records, report: Report) -> Rows:
     """Detect the header and return the records below it as rows; note how many records are above it."""
-    top, header = _header(records)
-    if top:
-        report.note(f"{member.path.name}: skipped {counted(top, 'row')} above the header in row {records[top][0]}")
+    start, header = _header(records)
+    if start > 1:
+        skipped = f"skipped {counted(start - 1, 'row')} above the header in row {records[start - 1][0]}"
+        report.note(f"{member.path.name}: {skipped}")
     rows: Rows = []
-    for line, cells in records[top + 1 :]:
+    for line, cells in records[start:]:
         if n_filled(cells[len(header) :]):
             problem = f"{len(cells)} cells, but the header names {len(header)}; check its separators and quotes"
             report.count_bad(row_error(member.path, line, problem))
@@ -78,12 +80,19 @@ def below_header(member: Member, records: Records, report: Report) -> Rows:
 
 
 def _header(records: Records) -> tuple[int, list[str]]:
-    """The position of the header, the first record as wide as most, and its names."""
+    """The position of the first row, and the names of its columns: in the first record as wide as most.
+
+    That record is a row itself if it has texts, and a number or a date where the next one has, too.
+    """
     widths = Counter(_width(cells) for _, cells in records[:200])
     width = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
     wide = (at for at, (_, cells) in enumerate(records) if _width(cells) >= width and 2 * n_filled(cells) > width)
     top = next(wide, 0)
-    return top, unique([str(cell or "").strip() for _, cells in records[top : top + 1] for cell in cells])
+    names, *below = ([str(cell or "").strip() for cell in cells] for _, cells in records[top : top + 2] or [(0, ())])
+    numbers = [found for row in below for found in zip(names, row, strict=False) if NUMBERS.fullmatch(found[0])]
+    if 0 < len(numbers) < n_filled(names) and any(NUMBERS.fullmatch(cell) for _, cell in numbers):
+        return top, unique([""] * len(names))
+    return top + 1, unique(names)
 
 
 def _width(cells: Sequence[Any]) -> int:

@@ -198,7 +198,7 @@ def _messages(talk: Talk, began: Sequence[str]) -> Iterator[Row]:
         person = flat(next((talk.people[str(id_)] for id_ in sender_ids if str(id_) in talk.people), {}))
         names = [person[key] for field in NAMES["person_fields"] for key in person if normal(key) == field]
         if person:
-            named = {"name": next(iter(names), None), "role": person.get("role") or person.get("type")}
+            named = {"name": next(iter(names), None), "role": _first(person, usual(person, "role", "kind"), str)}
             values |= {f"author.{key}": value for key, value in named.items() if isinstance(value, str)}
         elif asked_by is not None and sender_ids and not usual(values, "role", "from_customer"):
             values["role"] = "customer" if sender_ids[0] == asked_by else "agent"

@@ -13,8 +13,8 @@ from polyrank_chats.names import NAMES
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row, object_of, objects_in, text_of
 
-Path = tuple[str, ...]
-"""The keys that lead to a value, through lists and objects."""
+PERSON_IDS = ("id", *NAMES["sender_id"])
+Path = tuple[str, ...]  # the keys that lead to a value, through lists and objects
 
 
 @dataclass(slots=True)
@@ -64,7 +64,8 @@ def people_of(row: Row) -> dict[str, Row]:
     for key, value in row.items():
         if any(word in normal(key) for word in NAMES["users"]):
             for person in objects_in(value) or [object_of(value)]:
-                people |= {str(id_): person for id_ in flat({"id": person.get("id")}).values() if id_ is not None}
+                ids = [id_ for key, id_ in flat(person).items() if normal(key.partition(".")[0]) in PERSON_IDS]
+                people |= {str(id_): person for id_ in ids if id_ is not None}
         people |= people_of(value) if isinstance(value, dict) else {}
     return people
 
