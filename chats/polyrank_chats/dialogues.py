@@ -17,8 +17,7 @@ from polyrank_chats.values import Row
 
 PEOPLE = "people"
 """The field of a row with the speakers of the senders, whose names ``importer`` replaces and removes."""
-Talk = tuple[str, list[Message]]
-"""The id of a conversation and its messages."""
+Talk = tuple[str, list[Message]]  # the id of a conversation and its messages
 MAX_MESSAGES = 5_000
 """Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
 

@@ -22,8 +22,7 @@ from polyrank_chats.times import date_form, read_time
 from polyrank_chats.values import Row
 from polyrank_chats.wording import counted
 
-SHARED = 3
-"""Conversations in which agents gave a link, so that it stays."""
+SHARED = 3  # conversations in which agents gave a link, so that it stays
 
 
 def import_chats(path: Path | str, **chosen: Any) -> Chats:

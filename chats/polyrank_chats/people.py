@@ -15,8 +15,7 @@ from polyrank_chats.roles import AGENT, CUSTOMER, SYSTEM_WORDS, part_of
 from polyrank_chats.values import Row
 
 WORD = re.compile(r"[^\W_]+")
-UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-"""Letters of scripts without blanks, or with endings."""
+UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # without blanks, or with endings
 START = re.compile(r"(?:^|[.!?…:;\n\"“”„«(¿¡*-])\s*$")
 GREETED, REPEATED = pattern("greeted"), pattern("repeated_name")
 CALLED = re.compile(r"\s*(?:[,!?.]|$)|\s+here\b")

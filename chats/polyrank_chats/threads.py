@@ -20,8 +20,7 @@ REPLIES = 0.25
 PAUSE = timedelta(hours=1)
 """In a chat, a message without a reply continues the conversation of its sender for this time."""
 MAX_TURNS = 1_000_000
-Key = tuple[str, str]
-"""The stream and the id of a message."""
+Key = tuple[str, str]  # the stream and the id of a message
 Nodes = dict[Key, Message]
 Parents = dict[Key, Key | None]
 

@@ -572,6 +572,23 @@ def test_a_header_is_no_message(write: Write, header: str) -> None:
     assert next(turn for talk in found for turn in talk) == f"customer: {SAID[0]}"
 
 
+def test_imessages_have_times_and_names_above_them(write: Write) -> None:
+    at = "Jan 02, 2024 10:0{}:00 {}M{}\n{}\n{}\n"
+    rows = [
+        ("9", "A", "", "+1 555 1234", "can I?"),
+        ("8", "P", " (Read by them after 2 minutes)", "Me", "yes,\nyou can"),
+    ]
+    found = import_chats(write("x.txt", "\n".join(at.format(*row) for row in rows)), gap=24)
+    assert [turn["text"] for turn in found.dialogues[0]["turns"]] == ["can I?", "yes,\nyou can"]
+    assert began(found) == ["2024-01-02T10:09:00"]
+
+
+def test_a_text_with_a_few_commas_is_no_table(write: Write) -> None:
+    text = "Notes of a call, 3 May\n\nShe asked twice\nI said yes\nWe agreed, then\nShe left\n"
+    with pytest.raises(DataError, match="text of an unknown form"):
+        import_chats(write("x.txt", text))
+
+
 def test_people_named_apart_from_messages_have_their_roles(write: Write) -> None:
     said = [("c1", "can I?"), ("a1", "certainly")]
     talk = {

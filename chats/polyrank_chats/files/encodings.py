@@ -9,8 +9,8 @@ from polyrank_chats.options import Options
 from polyrank_chats.phones import COUNTRIES, language
 from polyrank_chats.wording import counted
 
+# what Python calls encodings of the web; the last is rather its successor in Windows
 SUPERSETS = {"shift_jis": "cp932", "euc-kr": "cp949", "gbk": "gb18030", "iso-8859-4": "cp1252"}
-"""What Python calls encodings of the web; the last is rather its successor in Windows."""
 ESCAPED = re.compile("[\udc80-\udcff]+")  # bytes that are not UTF-8
 MAX_OTHERS = 0.1  # of the lines with other than ASCII letters
 

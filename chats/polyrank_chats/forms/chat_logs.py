@@ -6,6 +6,7 @@ dates, or times of day below headings of days.
 
 import re
 import unicodedata
+from datetime import datetime
 
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
@@ -17,6 +18,7 @@ N_LINES_LOOKED_AT = 200
 GONE = {text.replace("_", " ") for text in NAMES["deleted_texts"]}
 MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 LINE, NAME, DAY, BELOW_DAY = map(pattern, ("log_line", "log_name", "log_day", "log_below_day"))
+IMESSAGE = pattern("imessage")
 FILE, ASIDE = map(pattern, ("log_file", "log_aside"))
 EVENT = re.compile(r"\s*(?:-!- |\*+ |-->|<--|=!=|--\s)")  # of IRC clients
 ZOOM = re.compile(r"\d\d:\d\d:\d\d\s+From\s")
@@ -45,7 +47,7 @@ def _plain(line: str) -> str:
 
 def chat_log(file: File) -> Messages | None:
     """A file is a stream; a meeting, which has no dates, is a conversation."""
-    lines = (file.text or "").split("\n")
+    lines = IMESSAGE.sub(_in_one_line, file.text or "").split("\n")
     first = [line for line in lines[:N_LINES_LOOKED_AT] if line.strip()]
     if any(map(begins, first)):
         return _messages(file, lines, LINE)
@@ -53,6 +55,11 @@ def chat_log(file: File) -> Messages | None:
     if any(BELOW_DAY.match(_plain(line)) for line in first) and (has_days or ZOOM.match(first[0])):
         return _messages(file, lines, BELOW_DAY)
     return None
+
+
+def _in_one_line(found: re.Match[str]) -> str:
+    sent = datetime.strptime(" ".join(found["time"].split()), "%b %d, %Y %I:%M:%S %p")
+    return f"{sent:%Y-%m-%dT%H:%M:%S} [{found['name']}] "
 
 
 Entry = tuple[int, str, str, list[str]]

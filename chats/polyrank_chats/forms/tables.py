@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
-from polyrank_chats.columns import Columns, columns, flat, keys_of, normal
+from polyrank_chats.columns import Columns, columns, flat, normal
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
 from polyrank_chats.forms.nested import rows_in
@@ -37,7 +37,8 @@ CONVERSATION, ID, ANSWERED = "(conversation)", "(position)", "(answered position
 def table(file: File) -> Messages | None:
     """A row is a message."""
     rows = rows_in(some_rows(file))
-    if file.text is not None and file.options.form is None and len(keys_of(first_rows(rows))) == 1:
+    n_cells = sorted(sum(cell not in (None, "") for cell in row.values()) for row in first_rows(rows))
+    if file.text is not None and file.options.form is None and n_cells[len(n_cells) // 2 :][:1] == [1]:
         problem = "is text of an unknown form: its lines do not begin with times or names, and it has no columns"
         raise DataError(f"{file.path}: {problem}; export the chats as CSV or JSON, or choose a form")
     return messages_of(file, [(number, translated(flat(row), file)) for number, row in rows], file.options)

@@ -18,8 +18,7 @@ from polyrank_chats.values import Row, text_of
 LINE, HEADING = pattern("transcript_line"), pattern("transcript_heading")
 CUE = re.compile(r"(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ")
 VOICE = re.compile(r"(?:<v(?:\.[^\s<>]*)? ([^<>]+)>|\[([^\W\d_][^\]\n]{0,39})\] ?: )")
-Lines = list[tuple[int, str]]
-"""Lines with their numbers."""
+Lines = list[tuple[int, str]]  # with their numbers
 
 
 def is_transcript(text: str) -> bool:
