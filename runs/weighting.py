@@ -30,13 +30,12 @@ from polyrank.config.methods import NegativesWeighting
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
-from polyrank.models.losses import cross_entropy
+from polyrank.models.losses import LogQ, cross_entropy
 from polyrank.records import Example
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.training.data import load_data
 from polyrank.training.inputs import response_of
-from polyrank.training.weighting import LogQ
 
 DATA = Path(os.environ.get("DATA", "../shared/data"))
 WORK = Path("runs/work/weighting")

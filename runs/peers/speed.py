@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from peers.encoding import Peer, bench_encoding
 from peers.training import POLICY, Update, bench_training
 
+from polyrank.config.names import Backend
 from polyrank.data import read_examples, read_pool
 from polyrank.devices.choice import Precision, choose_dtype
 from polyrank.loading.backbones import resolve_backbone
-from polyrank.loading.models import read_backend
 from polyrank.records import Example
 
 NAME = "sentence-transformers"
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000)
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--backend", action="append", default=[])
+    parser.add_argument("--backend", action="append", choices=get_args(Backend), default=[])
     parser.add_argument("--precision", action="append", default=[], choices=get_args(Precision))
     parser.add_argument("--model", type=Path, action="append", default=[])
     parser.add_argument("--batch", type=int, default=32)
@@ -102,12 +102,11 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     if options.what == "encode":
         texts = [candidate.text for candidate in read_pool(options.data)][: options.limit]
-        backends = [read_backend(name) for name in options.backend]
         table = bench_encoding(
             texts,
             n_pairs=options.pairs,
             repeats=options.repeats,
-            backends=backends,
+            backends=options.backend,
             precisions=options.precision,
             models=options.model,
             backbone=options.backbone,

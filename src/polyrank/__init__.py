@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the nam
         read_task as read_task,
         summarise as summarise,
     )
-    from polyrank.fitting import Fitted as Fitted, fit as fit
+    from polyrank.fitting.fit import Fitted as Fitted, fit as fit
     from polyrank.index import Filter as Filter, read_filter as read_filter
     from polyrank.loading import resolve_contestants as resolve_contestants
     from polyrank.loading.recipes import load_recipe as load_recipe
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the nam
     from polyrank.scorers.ranker import Ranker as Ranker
     from polyrank.scorers.terms.protocol import ReplyTerm as ReplyTerm, Term as Term
     from polyrank.training import RunResult as RunResult, train as train
-    from polyrank.tuning import Tuning as Tuning, tune as tune
+    from polyrank.tuning.tune import Tuning as Tuning, tune as tune
 
     open = open_replies  # noqa: A001  # public as polyrank.open
 
@@ -66,7 +66,7 @@ _SOURCES = {
         "polyrank.errors": "ArtifactError ConfigError DataError DivergedError LockedError LostProcessError"
         " MissingExtraError OfflineError PolyrankError ResourceError UsageError",
         "polyrank.evaluation": "evaluate evaluate_models paired_test read_task summarise",
-        "polyrank.fitting": "Fitted fit",
+        "polyrank.fitting.fit": "Fitted fit",
         "polyrank.index": "Filter read_filter",
         "polyrank.loading": "resolve_contestants",
         "polyrank.loading.recipes": "load_recipe",
@@ -78,7 +78,7 @@ _SOURCES = {
         "polyrank.scorers.ranker": "Ranker",
         "polyrank.scorers.terms.protocol": "ReplyTerm Term",
         "polyrank.training": "RunResult train",
-        "polyrank.tuning": "Tuning tune",
+        "polyrank.tuning.tune": "Tuning tune",
     }.items()
     for name in names.split()
 } | {"open": "polyrank.answering.opening:open_replies"}

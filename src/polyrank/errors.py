@@ -17,6 +17,9 @@
 Each message names the value, the limit and the fix in one sentence.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 FULL_MEMORY = ("out of memory", "not enough memory", "allocate memory", "alloc_failed")
 """Words of torch's errors: of CUDA, two of the CPU's allocator, and of CUDA's libraries."""
 
@@ -46,6 +49,19 @@ class MissingExtraError(UsageError):
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(f'{library} is not installed; install it with: pip install "polyrank[{extra}]"')
+
+
+@contextmanager
+def needs(library: str, extra: str) -> Iterator[None]:
+    """Import a library of an extra inside.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(library, extra) from error
 
 
 class DataError(PolyrankError):

@@ -1,5 +1,6 @@
 """Words of messages to users."""
 
+from collections.abc import Mapping
 from reprlib import Repr
 
 _SHORT = Repr()
@@ -24,3 +25,15 @@ def brief(value: object) -> str:
     ("['a', 'b', 'c', ...]", "'xxxx")
     """
     return _SHORT.repr(value)
+
+
+def percent(figure: Mapping[str, float], *, signed: bool = False) -> str:
+    """A share, or a difference of shares, in percent with its interval.
+
+    >>> percent({"mean": 0.5, "low": 0.4, "high": 0.6}), percent({"mean": 0.01, "low": 0.0, "high": 0.02}, signed=True)
+    ('50.0 (40.0 to 60.0)', '+1.0 (+0.0 to +2.0)')
+    """
+    if not figure:
+        return ""
+    sign = "+" if signed else ""
+    return "{:{s}.1f} ({:{s}.1f} to {:{s}.1f})".format(*(100 * figure[n] for n in ("mean", "low", "high")), s=sign)

@@ -43,21 +43,21 @@ WRONG = [
     ("intents train none -o out --encoder absent", "absent is not a model folder"),
     ("index build absent none -o out", "absent is not a model folder"),
     # choices, lists of numbers and conditions
-    ("rank bm25 hello none --backend quick", "unknown backend 'quick'"),
-    ("respond none --mode near", "unknown way to search 'near'"),
+    ("rank bm25 hello none --backend quick", "'quick' is not one of"),
+    ("respond none --mode near", "'near' is not one of"),
     ("respond none --filter 'lang ='", "filter"),
     ("evaluate bm25 none --metric none", "--metric 'none' is not one of"),
     ("index build shipped:convert none -o out --ann tree", "unknown kind of inner-product index 'tree'"),
-    ("index add none none --backend quick", "unknown backend 'quick'"),
+    ("index add none none --backend quick", "'quick' is not one of"),
     ("index remove none --filter 'lang ='", "filter"),
     ("index snapshot none -o .", ". already exists"),
     ("mine none --from bm25 -o out --ranks 5", "--ranks '5' is not FIRST:LAST"),
-    ("export none --to paper", "unknown export 'paper'"),
+    ("export none --to paper", "'paper' is not one of"),
     ("export none --to onnx --valid none", "--valid is for int8 and onnx-int8"),
     ("export none --to sentence-transformers", "needs an output folder"),
     ("feedback export none -o out.jsonl --since today", "--since 'today' is not a date"),
     ("feedback report none --since today", "--since 'today' is not a date"),
-    ("split none -o out --by size", "unknown split method 'size'"),
+    ("split none -o out --by size", "'size' is not one of"),
     ("bench respond bm25 --texts none --backend quick", "unknown backend 'quick'"),
     ("bench respond absent --texts none", "absent is not a model folder"),
     ("serve none --host 0.0.0.0", "0.0.0.0 can be reached by other machines"),
@@ -76,9 +76,9 @@ def test_a_wrong_option_is_refused_before_any_input_is_opened(
     command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    error = refusal(command)
-    assert isinstance(error, UsageError | ConfigError), error
-    assert words in str(error)
+    done = CliRunner().invoke(app, shlex.split(command))
+    assert isinstance(done.exception, UsageError | ConfigError) or done.exit_code == 2, done.exception  # typer's own
+    assert words in f"{done.exception} {done.output}"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -309,7 +309,7 @@ def test_missing_parts_of_a_run_are_reported(runs: Path, tmp_path: Path) -> None
         ("evaluate bm25 low nowhere test.jsonl", 2, "nowhere is not a model folder"),
         ("evaluate bm25 low gone.jsonl", 3, "no such file"),
         ("evaluate low test.jsonl --against gone.jsonl", 3, "gone.jsonl: no such file"),
-        ("compare low --format html", 2, "unknown format 'html'; choose table, markdown or latex"),
+        ("compare low --format html", 2, "'html' is not one of 'table', 'markdown', 'latex'"),
         ("evaluate low test.jsonl --metric recall", 2, "write for example R@1,R@5,MRR"),
         ("evaluate low test.jsonl --metric R@0", 2, "write for example R@1,R@5,MRR"),
         ("compare test.jsonl", 3, "not a line of a scores file"),

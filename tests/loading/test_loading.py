@@ -289,10 +289,3 @@ def test_a_ranker_resolves_to_its_models(tmp_path: Path) -> None:
     check_apart(tmp_path / "other", [ref])
     with pytest.raises(UsageError, match=r"`max_context_tokens` does not apply to .*, whose text lengths are fixed"):
         resolve_model(tmp_path / "ranker", lengths=Lengths(max_context_tokens=40))
-
-
-@pytest.mark.parametrize("name", ["sum", "hubs", "popularity", "repetition", "map", "pipeline"])
-def test_a_folder_that_rankers_replace_is_refused_with_the_command_that_makes_one(tmp_path: Path, name: str) -> None:
-    (tmp_path / f"{name}.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=rf"form of the past, {name}\.json; make one with polyrank tune"):
-        resolve_model(tmp_path)

@@ -29,8 +29,7 @@ from polyrank.negatives.hard import (
     same_words,
 )
 from polyrank.negatives.mine import from_pool, mine, with_texts
-from polyrank.negatives.mixed import MixedNegatives
-from polyrank.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
+from polyrank.negatives.random import GivenNegatives, MixedNegatives, RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer

@@ -12,7 +12,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.train import NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.models import BiEncoder, new_model
-from polyrank.models.losses import cross_entropy
+from polyrank.models.losses import LogQ, cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.records import Context, Example
 from polyrank.scorers.load import make_scorer
@@ -20,7 +20,6 @@ from polyrank.text import BackboneTexts
 from polyrank.training.methods import make_step
 from polyrank.training.ranker import Ranker
 from polyrank.training.steps import InBatchStep
-from polyrank.training.weighting import LogQ
 from train_settings import loss_of
 
 CPU = torch.device("cpu")

@@ -969,7 +969,7 @@ def test_reports_take_turns(tmp_path: Path) -> None:
     async def work(server: Server) -> int:
         reports = [asyncio.ensure_future(figures(server)) for _ in range(5)]
         await asyncio.sleep(0)
-        n_reading = server.n_searching
+        n_reading = server.searching.n_waiting
         assert [row["n_requests"] for row in await asyncio.gather(*reports)] == [0] * 5
         return n_reading
 
@@ -1313,7 +1313,7 @@ def test_feedback_is_written_first_at_the_end(index: Path, tmp_path: Path) -> No
             async def wait_in_threads() -> None:
                 server_calls = [asyncio.ensure_future(server.run_blocking(free.wait)) for _ in range(MAX_BLOCKING)]
                 await asyncio.sleep(0)
-                assert server.n_blocking == len(server_calls)
+                assert server.threads.n_waiting == len(server_calls)
 
             assert client.portal is not None
             client.portal.call(wait_in_threads)

@@ -32,8 +32,7 @@ from polyrank.models import new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.backbone import load_backbone
 from polyrank.models.losses import cross_entropy
-from polyrank.negatives.mixed import MixedNegatives
-from polyrank.negatives.random import GivenNegatives, RandomNegatives
+from polyrank.negatives.random import GivenNegatives, MixedNegatives, RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.answering.replies import WAIT_S, Replies
-from polyrank.config.checked import read_choice
 from polyrank.devices.choice import choose_device
 from polyrank.errors import UsageError
 from polyrank.index import open_index
@@ -85,15 +84,3 @@ def catalogue(path: AnyPath) -> list[Candidate]:
     """All candidates of an index folder."""
     with open_index(path) as opened:
         return [candidate for _, candidate in opened.iter_candidates()]
-
-
-def read_mode(name: str | None) -> Mode | None:
-    """Validate the name of a search mode.
-
-    Raises:
-        UsageError: the mode is unknown.
-    """
-    if name is None:
-        return None
-    mode: Mode = read_choice(name, Mode, "way to search")
-    return mode

@@ -14,11 +14,12 @@ from typer import Argument, Option
 from polyrank.cli import interrupts
 from polyrank.cli.console import console, notify, parsed_lines, use_processor
 from polyrank.cli.options import AllowEcho, Device, FilterText, MovedModel, Runtime, Threads
+from polyrank.config.names import Mode
 from polyrank.errors import ArtifactError, DataError
+from polyrank.records import Context, Ranked
 
 if TYPE_CHECKING:
     from polyrank.answering.answers import Answer
-    from polyrank.records import Context, Ranked
 
 COMMAND = re.compile(r"/[A-Za-z]*")  # does not match the turn "/etc/hosts is gone"
 MEANT_AS_JSON = re.compile(r'\[\s*(\{\s*)?"|\{\s*"')  # does not match the turn "[laughs] hello"
@@ -29,7 +30,7 @@ def respond(
     context: Annotated[list[str] | None, Argument(help="The turns, oldest first.")] = None,
     k: Annotated[int, Option("-k", min=1, help="Number of replies.")] = 5,
     model: MovedModel = None,
-    mode: Annotated[str | None, Option(help="Search mode: exact or approximate.")] = None,
+    mode: Annotated[Mode | None, Option(help="Search mode.")] = None,
     filter: FilterText = None,
     allow_echo: AllowEcho = False,
     diverse: Annotated[
@@ -50,9 +51,8 @@ def respond(
 
     A line is text, a list of turns or of messages with role and content, or {"context": [...], "background": [...]}.
     """
-    from polyrank.answering.opening import open_replies, read_mode
+    from polyrank.answering.opening import open_replies
     from polyrank.index import as_filter
-    from polyrank.loading.models import read_backend
 
     queries = given_contexts(context)
     condition = as_filter(filter)  # checked before the model loads
@@ -60,10 +60,10 @@ def respond(
     with open_replies(
         path,
         model=model,
-        mode=read_mode(mode),
+        mode=mode,
         distinct=not duplicates,
         device=device,
-        backend=read_backend(backend),
+        backend=backend,
     ) as replies:
         answer = partial(replies.answer, k=k, filter=condition, allow_echo=allow_echo, any_language=any_language)
         if not context and sys.stdin.isatty():
@@ -73,7 +73,7 @@ def respond(
             _print_answer(query, answer(query, diverse=diverse is True), str(path))
 
 
-def _print_answer(context: "Context", result: "Answer", name: str) -> None:
+def _print_answer(context: Context, result: "Answer", name: str) -> None:
     """Print the best replies to one context as a line of JSON."""
     for note in result.notes:
         notify(note)
@@ -87,7 +87,7 @@ def _print_answer(context: "Context", result: "Answer", name: str) -> None:
     print_row(row, name)
 
 
-def _row(reply: "Ranked") -> dict[str, Any]:
+def _row(reply: Ranked) -> dict[str, Any]:
     row = {"id": reply.id, "text": reply.text, "score": reply.score, "metadata": reply.metadata}
     row |= {"template": reply.template, "slots": reply.slots} if reply.slots else {}
     return row | ({"stages": reply.stages} if reply.stages else {})
@@ -108,7 +108,7 @@ def print_row(row: dict[str, Any], model: str) -> None:
     print(line, flush=True)
 
 
-def given_contexts(turns: list[str] | None) -> "Iterable[Context]":
+def given_contexts(turns: list[str] | None) -> Iterable[Context]:
     """The context on the command line, checked at once, or the contexts of stdin, line by line.
 
     Raises:
@@ -122,7 +122,7 @@ def given_contexts(turns: list[str] | None) -> "Iterable[Context]":
         raise DataError(f"the context on the command line: {error}") from error
 
 
-def context_of_line(line: str) -> "Context":
+def context_of_line(line: str) -> Context:
     """Parse a line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
 
     Raises:
@@ -130,7 +130,6 @@ def context_of_line(line: str) -> "Context":
     """
     from polyrank.data.rows import strict_json
     from polyrank.data.values import in_object
-    from polyrank.records import Context
 
     if not line.startswith(("[", "{")):
         return Context((line,))
@@ -145,7 +144,7 @@ def context_of_line(line: str) -> "Context":
     return context_of_row(in_object(value, "context"))
 
 
-def context_of_row(row: dict[str, Any]) -> "Context":
+def context_of_row(row: dict[str, Any]) -> Context:
     """Parse the context of a row, by the rules of data files.
 
     Raises:
@@ -154,7 +153,6 @@ def context_of_row(row: dict[str, Any]) -> "Context":
     """
     from polyrank.data import fields
     from polyrank.data.rows import check_object
-    from polyrank.records import Context
 
     check_object(row, escaped=True)
     return Context.of(fields.context(row), fields.optional_texts(row, "background"))

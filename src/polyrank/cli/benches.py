@@ -9,6 +9,8 @@ from typer import Argument, Option
 from polyrank.cli.console import console, notify, print_table
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import AllThreads, Device, Json
+from polyrank.config.checked import read_choice
+from polyrank.config.names import Backend
 
 bench_app = command_group("bench", "Measure speed on this machine.")
 
@@ -29,11 +31,11 @@ def bench_respond(
     from polyrank import bench
     from polyrank.config.names import SAMPLE
     from polyrank.data import read_pool
-    from polyrank.loading.models import read_backend, resolve_model
+    from polyrank.loading.models import resolve_model
 
     for model in models:
         resolve_model(model)
-    backends = [read_backend(name) for name in backend or ("torch",)]
+    backends = [read_choice(name, Backend, "backend") for name in backend or ("torch",)]
     _set_threads(threads)
     replies = [candidate.text for candidate in read_pool(texts or SAMPLE / "replies.jsonl")]
     with console().status("measuring") as status:

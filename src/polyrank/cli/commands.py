@@ -15,7 +15,6 @@ from typer import Option
 
 from polyrank._version import __version__
 from polyrank.cli import (
-    agents,
     answering,
     benches,
     data,
@@ -29,7 +28,6 @@ from polyrank.cli import (
     intents,
     interrupts,
     mining,
-    pretraining,
     ranking,
     serving,
     splitting,
@@ -99,7 +97,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
         "data/train.jsonl --from data/run/model --rerank cross/model --margin 1 -o mined.jsonl",
     ),
     "train": (training.train, "data/recipe.toml", "data/recipe.toml --set train.lr=1e-4 --set train.epochs=4 --resume"),
-    "pretrain": (pretraining.pretrain, "pretrain.toml", "pretrain.toml --set train.steps=1000"),
+    "pretrain": (training.pretrain, "pretrain.toml", "pretrain.toml --set train.steps=1000"),
     "tune": (
         tuning.tune,
         "run/model --valid data/valid.jsonl --dialogues data/train.jsonl -o best",
@@ -114,7 +112,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], *tuple[str, ...]]] = {  # with ex
     "respond": (answering.respond, "my-index", 'my-index "hi" "my wifi is down" -k 3'),
     "rank": (ranking.rank, 'run/model "my wifi is down" replies.txt --top 5', "cross/model --json < queries.jsonl"),
     "serve": (serving.serve, "my-index", "support=my-index --port 9000 --feedback feedback.db"),
-    "mcp": (agents.mcp, "my-index", "my-index --read-only"),
+    "mcp": (serving.mcp, "my-index", "my-index --read-only"),
     "explain": (
         explaining.explain,
         'my-index "my wifi is down"',

@@ -1,4 +1,4 @@
-"""Input and output of the command line: messages and progress on stderr, lines of stdin, and paths of plots."""
+"""Input and output of the command line: messages and progress on stderr, lines of stdin, examples, paths of plots."""
 
 import os
 import sys
@@ -21,6 +21,7 @@ from polyrank.errors import MissingExtraError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from polyrank.records import Example
     from polyrank.scorers.protocols import Scorer
 
 T = TypeVar("T")
@@ -232,3 +233,21 @@ def use_processor(threads: int | None, *, trains: bool = False) -> None:
         from polyrank.devices.choice import set_threads
 
         set_threads(threads)
+
+
+def load_examples(path: Path, speaker: str | None, *, skip_bad: bool = False) -> "list[Example]":
+    """Read the examples of a file."""
+    from polyrank.data import choose_speaker, read_examples
+
+    loaded = read_examples(path, speaker=choose_speaker(path, speaker, notify=notify), skip_bad=skip_bad)
+    notify(f"{path}: {loaded.report}")
+    return loaded.examples
+
+
+def load_lists(path: Path, speaker: str | None) -> "list[Example]":
+    """Read the examples of a file with their candidate lists; for pairs and dialogues, draw the lists."""
+    from polyrank.data import draw_candidates
+    from polyrank.data.candidate_lists import have_lists
+
+    examples = load_examples(path, speaker)
+    return examples if have_lists(examples) else draw_candidates(examples, what=str(path))

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
-from polyrank.cli.console import notify
-from polyrank.cli.examples import load_examples
+from polyrank.cli.console import load_examples, notify
 from polyrank.cli.help import PASSED_ON, add_command, command_group, first_sentence
 from polyrank.cli.options import JsonLines, Overwrite, SkipBad, Speaker
 from polyrank.errors import UsageError
+from polyrank.storage.durable import check_output
 
 CANDIDATES = "dstc7-candidates"
 
@@ -78,7 +78,6 @@ def replies(
 ) -> None:
     """Make a catalogue of replies to index, from a table or a text, or from the frequent replies in conversations."""
     from polyrank.data import frequent_replies, read_replies, write_pool
-    from polyrank.storage.durable import check_output
     from polyrank.wording import counted
 
     check_output(output, inputs=(source,), overwrite=overwrite)
@@ -129,7 +128,6 @@ def corpus(
 ) -> None:
     """Convert a public corpus in its published format. Other commands read some published forms as they are."""
     from polyrank.data import import_examples, import_pool, write_examples
-    from polyrank.storage.durable import check_output
 
     check_output(output, inputs=(source, answers), overwrite=overwrite)
     options = {"answers": answers, "every_turn": every_turn, "as_released": as_released, "part": part}

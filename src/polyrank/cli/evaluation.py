@@ -4,25 +4,15 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from polyrank.cli import options
 from polyrank.cli.console import make_console, notify, track, use_processor
-from polyrank.cli.options import (
-    CandidateTokens,
-    ContextTokens,
-    Device,
-    Json,
-    Limit,
-    Overwrite,
-    Plot,
-    Runtime,
-    Speaker,
-    Threads,
-)
 from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import UsageError
+from polyrank.storage.durable import check_output
 
 Metrics = Annotated[
     str | None,
@@ -52,8 +42,8 @@ def evaluate(
         str | None,
         Option(metavar="FILE", help="Rank these texts for every example; `responses`: all right answers in the data."),
     ] = None,
-    speaker: Speaker = None,
-    limit: Limit = None,
+    speaker: options.Speaker = None,
+    limit: options.Limit = None,
     metric: Metrics = None,
     scores: Annotated[
         Path | None, Option(help="Write per-example scores to this file; with several models, to this folder.")
@@ -65,12 +55,12 @@ def evaluate(
         Path | None,
         Option(help="Write the examples whose given answer is most likely wrong to this file, as JSON lines."),
     ] = None,
-    device: Device = "auto",
-    backend: Runtime = "torch",
-    max_context_tokens: ContextTokens = None,
-    max_candidate_tokens: CandidateTokens = None,
-    threads: Threads = None,
-    overwrite: Overwrite = False,
+    device: options.Device = "auto",
+    backend: options.Runtime = "torch",
+    max_context_tokens: options.ContextTokens = None,
+    max_candidate_tokens: options.CandidateTokens = None,
+    threads: options.Threads = None,
+    overwrite: options.Overwrite = False,
     json_: Annotated[bool, Option("--json", help="Print one JSON object; with several models, a list.")] = False,
 ) -> None:
     """Measure R@k/C, MRR and MAP of one or more models, with 95% intervals and paired tests.
@@ -80,9 +70,8 @@ def evaluate(
     from polyrank.evaluation import evaluate_models, read_task
     from polyrank.evaluation.scores_file import scores_files
     from polyrank.evaluation.suspects import find_suspects, write_suspects
-    from polyrank.loading import Lengths, read_backend, resolve_contestants
+    from polyrank.loading import Lengths, resolve_contestants
     from polyrank.loading.runs import unfinished_seeds
-    from polyrank.storage.durable import check_output
 
     use_processor(threads)
     # check all arguments before reading a file
@@ -91,7 +80,7 @@ def evaluate(
         notify(f"{folder} has no model yet and is left out")
     contestants = resolve_contestants(
         models,
-        backend=read_backend(backend),
+        backend=backend,
         lengths=Lengths(max_context_tokens, max_candidate_tokens),
     )
     files = scores_files(scores, [model.member.name for model in contestants])
@@ -134,22 +123,20 @@ def compare(
         ),
     ],
     metric: Metrics = None,
-    format_: Annotated[str, Option("--format", help="table, markdown or latex.")] = "table",
-    json_: Json = False,
-    plot: Plot = None,
-    overwrite: Overwrite = False,
+    format_: Annotated[Literal["table", "markdown", "latex"], Option("--format", help="How to print it.")] = "table",
+    json_: options.Json = False,
+    plot: options.Plot = None,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Compare models from their scores files, and test each against the first. Loads no model."""
-    from polyrank.config.checked import read_choice
     from polyrank.evaluation import comparison, layout, plot_comparison
-    from polyrank.storage.durable import check_output
 
     inputs = [_named(argument) for argument in scores]
-    shown, form = _metrics(metric), str(read_choice(format_, layout.Format, "format"))
+    shown = _metrics(metric)
     check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
     models = comparison.group_by_model(comparison.read_scored(inputs))
     rows = comparison.compare_models(models, shown, by_turns=json_)
-    _show(rows, shown, json_, form)
+    _show(rows, shown, json_, format_)
     if plot is not None:
         evaluations = {model.name: model.evaluations for model in models}
         plot_comparison(rows, evaluations, plot, metrics=shown or layout.SHOWN)

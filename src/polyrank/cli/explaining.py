@@ -67,17 +67,16 @@ def explain(
         raise UsageError(f"{path} is not an index and contains no replies; {what}")
     from polyrank.answering.explain import explain as explain_scorer
     from polyrank.answering.opening import open_replies
-    from polyrank.loading import read_backend
     from polyrank.scorers.open import load
 
     use_processor(threads)
-    condition, runtime = as_filter(filter), read_backend(backend)
+    condition = as_filter(filter)
     with ExitStack() as opened:
         if answers:
-            replies = opened.enter_context(open_replies(path, model=model, device=device, backend=runtime))
+            replies = opened.enter_context(open_replies(path, model=model, device=device, backend=backend))
             why = partial(replies.explain, text=reply, candidate_id=candidate_id, max_words=words, filter=condition)
         else:
-            scorer = load(path, device=device, backend=runtime)
+            scorer = load(path, device=device, backend=backend)
             why = partial(explain_scorer, scorer, candidate=reply or "", max_words=words)
         for query in queries:
             with console().status("explaining"):

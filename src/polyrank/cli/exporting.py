@@ -1,12 +1,11 @@
 """``polyrank export`` and ``polyrank push``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from polyrank.cli.console import console, notify
-from polyrank.cli.examples import load_lists
+from polyrank.cli.console import console, load_lists, notify
 from polyrank.cli.options import Overwrite, Speaker
 from polyrank.errors import UsageError
 
@@ -14,7 +13,8 @@ from polyrank.errors import UsageError
 def export(
     model: Annotated[str, Argument(help="A model folder; for sentence-transformers also shipped:minilm.")],
     to: Annotated[
-        str, Option(help="onnx, onnx-int8, openvino or int8 (inside the model folder), or sentence-transformers.")
+        Literal["onnx", "onnx-int8", "openvino", "int8", "sentence-transformers"],
+        Option(help="What to make: inside the model folder, except sentence-transformers."),
     ],
     output: Annotated[
         Path | None, Option("-o", "--output", help="The folder to make, for sentence-transformers.")
@@ -38,14 +38,12 @@ def export(
     """
     from polyrank.config.names import SHIPPED
     from polyrank.loading.hub import hub_name
-    from polyrank.loading.models import CUT, export_folder, read_backend, resolve_model
+    from polyrank.loading.models import CUT, export_folder, resolve_model
     from polyrank.scorers import exported as backends
     from polyrank.scorers.in_int8 import check_int8
 
-    kept = ("onnx", "onnx-int8", "openvino", "int8")
-    if to not in (*kept, "sentence-transformers"):
-        raise UsageError(f"unknown export {to!r}; choose onnx, onnx-int8, openvino, sentence-transformers or int8")
-    if to not in kept and (output is None or check):
+    inside = to != "sentence-transformers"
+    if not inside and (output is None or check):
         raise UsageError("sentence-transformers needs an output folder and has no --check; give -o FOLDER")
     if valid is not None and to not in ("int8", "onnx-int8"):
         raise UsageError(
@@ -60,35 +58,28 @@ def export(
         raise UsageError(
             f"an export holds whole vectors; leave {CUT}{reference.truncate_dim} out, and cut what it gives"
         )
-    if (model.startswith(SHIPPED) or hub_name(model)) and to in kept and not check:
+    if (model.startswith(SHIPPED) or hub_name(model)) and inside and not check:
         raise UsageError(f"{model} belongs to an installed package, which keeps its files; export a copy of {folder}")
-    if output is not None and to == "sentence-transformers":
+    if to == "sentence-transformers":
+        assert output is not None, "checked above"
         backends.export_to_sentence_transformers(folder, output, replace=overwrite)
         notify(f"wrote {output}")
         return
-    if to == "int8":
-        if output is not None or overwrite:
-            raise UsageError("int8 only writes a record into the model; leave -o and --overwrite out")
-        lists = [] if valid is None else load_lists(valid, speaker)
-        with console().status("comparing with fp32"):
-            alike = check_int8(folder, lists, record=not check)
-        use = "use 8-bit weights" if alike.kept else "do not use 8-bit weights"
-        notify(f"{model}: {alike}; processors without bf16 instructions {use}")
-        return
-    backend = read_backend(to)
     if output is not None:
-        raise UsageError(f"the {to} export goes into the model folder, {export_folder(folder, backend)}; leave out -o")
+        raise UsageError(f"the {to} export goes into the model folder {folder}; leave out -o")
     examples = [] if valid is None else load_lists(valid, speaker)
-    with console().status("comparing with fp32" if check else f"exporting to {to}"):
+    with console().status("comparing with fp32" if check or to == "int8" else f"exporting to {to}"):
+        if to == "int8":
+            alike = check_int8(folder, examples, record=not check)
+            use = "use 8-bit weights" if alike.kept else "do not use 8-bit weights"
+            notify(f"{model}: {alike}; processors without bf16 instructions {use}")
+            return
         if check:
-            result = backends.check_export(folder, backend, examples)
+            result = backends.check_export(folder, to, examples)
         else:
-            result = backends.export_model(folder, backend, replace=overwrite, examples=examples)
-    written = export_folder(folder, backend)
-    if isinstance(result, float):
-        notify(f"{written}: lowest cosine to fp32 {result:.6f}; the minimum is {backends.MIN_COSINE}")
-    else:
-        notify(f"{written}: {result}")
+            result = backends.export_model(folder, to, replace=overwrite, examples=examples)
+    cosine = f"lowest cosine to fp32 {result:.6f}; the minimum is {backends.MIN_COSINE}" if to != "onnx-int8" else ""
+    notify(f"{export_folder(folder, to)}: {cosine or result}")
 
 
 def push(

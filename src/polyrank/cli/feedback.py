@@ -12,6 +12,7 @@ from polyrank.cli.console import make_console, notify, track
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite
 from polyrank.errors import DataError, UsageError
+from polyrank.storage.durable import check_output, write_file
 
 if TYPE_CHECKING:
     from polyrank.feedback.records import RequestFeedback
@@ -44,7 +45,6 @@ def feedback_export(
     from polyrank.feedback.export import examples
     from polyrank.feedback.store import FeedbackStore, context_code
     from polyrank.index import open_index
-    from polyrank.storage.durable import check_output
 
     check_output(output, inputs=(store, index, contexts), overwrite=overwrite)
     start = _time(since)
@@ -101,7 +101,6 @@ def feedback_train(
     from polyrank.data import split, write_split
     from polyrank.loading.models import resolve_model
     from polyrank.storage.document import read_document
-    from polyrank.storage.durable import check_output, write_file
 
     answered = resolve_model(model)
     parts = answered.parts or (answered,)

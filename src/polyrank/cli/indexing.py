@@ -10,22 +10,17 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polyrank.cli.console import (
-    as_line,
-    encoding_progress,
-    notify,
-    report_cut_texts,
-    silence_other_ranks,
-    use_processor,
-)
-from polyrank.cli.examples import load_examples
+from polyrank.cli import console
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import Device, FilterText, MovedModel, Overwrite, Runtime, Threads, Wait
 from polyrank.devices.distributed import on_rank_zero, process_group
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.loading.models import absolute_name, moved_name, resolve_encoder
 from polyrank.wording import counted
 
-index_app = command_group("index", "Build, change and inspect indexes of candidates.", callback=silence_other_ranks)
+index_app = command_group(
+    "index", "Build, change and inspect indexes of candidates.", callback=console.silence_other_ranks
+)
 IndexPath = Annotated[Path, Argument(help="An index folder.")]
 Replies = Annotated[Path, Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
 
@@ -85,26 +80,25 @@ def index_build(
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
     from polyrank.index.remote.milvus import read_kind as read_remote_kind
-    from polyrank.loading.models import absolute_name, read_backend, resolve_encoder
     from polyrank.scorers.open import encoder_of, load_ranking
     from polyrank.storage.quantized import read_precision
 
-    use_processor(threads)
+    console.use_processor(threads)
     kind = read_kind(ann) if remote is None else read_remote_kind(ann)
-    stored, runtime = read_precision(precision), read_backend(backend)
-    resolve_encoder(model, backend=runtime)
+    stored = read_precision(precision)
+    resolve_encoder(model, backend=backend)
     target: dict[str, Any] = {"precision": stored, "remote": remote, "partition_by": partition_by}
     on_rank_zero(lambda: check_target(output, overwrite=overwrite, **target))
     if holds_dialogues(candidates):
-        pool = frequent_replies(load_examples(candidates, None), notify=notify)
+        pool = frequent_replies(console.load_examples(candidates, None), notify=console.notify)
     else:
-        pool = read_pool(candidates, notify=notify)
+        pool = read_pool(candidates, notify=console.notify)
     check_candidates(pool)
     if model.startswith(SHIPPED) and (warning := not_english("replies", (candidate.text for candidate in pool))):
-        notify(f"{candidates}: {warning}")
-    scorer = load_ranking(model, device=device, backend=runtime)
+        console.notify(f"{candidates}: {warning}")
+    scorer = load_ranking(model, device=device, backend=backend)
     encoder = encoder_of(scorer)
-    with encoding_progress() as progress:
+    with console.encoding_progress() as progress:
         n = build_index(
             output,
             scorer,
@@ -115,9 +109,9 @@ def index_build(
             **target,
             progress=progress,
         )
-    report_cut_texts(encoder)
+    console.report_cut_texts(encoder)
     made = f"{counted(len(pool), 'candidate')} of dimension {encoder.dimension}, {counted(n, 'text')} encoded"
-    notify(f"{output}: {made}")
+    console.notify(f"{output}: {made}")
 
 
 @add_command(index_app, "add", "my-index more.txt", "my-index new.jsonl --replace")
@@ -137,23 +131,21 @@ def index_add(
     from polyrank.data import read_pool
     from polyrank.index import open_index, open_writer
     from polyrank.index.checks import check_candidates
-    from polyrank.loading.models import moved_name, read_backend
     from polyrank.scorers.open import encoder_of
 
-    use_processor(threads)
-    runtime = read_backend(backend)
+    console.use_processor(threads)
     with open_index(index) as opened:
         built_with = moved_name(opened.model, index)
-    pool = read_pool(candidates, notify=notify)
+    pool = read_pool(candidates, notify=console.notify)
     check_candidates(pool)
-    scorer = scorer_of_index(built_with, model, device=device, backend=runtime)
+    scorer = scorer_of_index(built_with, model, device=device, backend=backend)
     fingerprint = encoder_of(scorer).fingerprint
-    with open_writer(index, fingerprint=fingerprint, wait_s=wait) as writer, encoding_progress() as progress:
+    with open_writer(index, fingerprint=fingerprint, wait_s=wait) as writer, console.encoding_progress() as progress:
         n = add_to_index(writer, scorer, pool, replace=replace, progress=progress)
-        report_cut_texts(scorer)
+        console.report_cut_texts(scorer)
         there = f" ({len(pool) - n:,} were already in the index)" if n < len(pool) else ""
         done = "added or replaced" if replace else "added"
-        notify(f"{index}: {done} {n:,}{there}, now {counted(len(writer), 'candidate')}")
+        console.notify(f"{index}: {done} {n:,}{there}, now {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "update-counts", "my-index replies.jsonl", "my-index replies.jsonl --feedback feedback.db")
@@ -179,7 +171,7 @@ def index_update_counts(
         with FeedbackStore(feedback, write=False) as store:
             taken = count_taken(store.requests())
     n = update_counts(index, counts, taken, wait_s=wait)
-    notify(f"{index}: updated the counts of {counted(n, 'candidate')}")
+    console.notify(f"{index}: updated the counts of {counted(n, 'candidate')}")
 
 
 @add_command(index_app, "remove", "my-index id-1 id-2", "my-index --filter 'lang = \"de\"'")
@@ -208,7 +200,7 @@ def index_remove(
             with open_index(index) as opened:  # the writer's lock excludes other changes
                 names = [candidate.id for _, candidate in opened.iter_candidates(condition)]
         n = writer.remove(names)
-        notify(f"{index}: removed {n:,}, now {counted(len(writer), 'candidate')}")
+        console.notify(f"{index}: removed {n:,}, now {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "compact", "my-index")
@@ -218,7 +210,7 @@ def index_compact(index: IndexPath, wait: Wait = 0.0) -> None:
 
     with open_writer(index, wait_s=wait) as writer:
         writer.compact()
-        notify(f"{index}: {counted(len(writer), 'candidate')}")
+        console.notify(f"{index}: {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "snapshot", "my-index -o backup")
@@ -234,7 +226,7 @@ def index_snapshot(
     check_snapshot_path(index, output)
     with open_writer(index, wait_s=wait) as writer:
         writer.snapshot(output)
-        notify(f"{output}: {counted(len(writer), 'candidate')}")
+        console.notify(f"{output}: {counted(len(writer), 'candidate')}")
 
 
 @add_command(index_app, "list", "my-index --limit 10", "my-index --json > replies.jsonl")
@@ -254,7 +246,7 @@ def index_list(
             if json_:
                 print(json.dumps(row_of(candidate), ensure_ascii=False))
             else:  # one line per candidate, even if its text has line breaks
-                print(*map(as_line, (candidate.id, candidate.text)), sep="\t")
+                print(*map(console.as_line, (candidate.id, candidate.text)), sep="\t")
 
 
 @add_command(index_app, "info", "my-index")
@@ -273,10 +265,10 @@ def index_verify(index: IndexPath) -> None:
 
     problems = verify_index(index)
     for problem in problems:
-        notify(problem)
+        console.notify(problem)
     if problems:
         raise ArtifactError(f"{index} has {len(problems)} problem(s), listed above")
-    notify(f"{index}: sound")
+    console.notify(f"{index}: sound")
 
 
 @add_command(index_app, "remote-list", "http://127.0.0.1:19530", "https://milvus.example.org/shop/")
@@ -313,4 +305,4 @@ def index_remote_drop(
         if not typer.confirm(f"Delete {where} (collection {collection.name})?", False, err=True):
             raise UsageError("nothing was deleted")
     drop_collection(where)
-    notify(f"{where}: deleted collection {collection.name}")
+    console.notify(f"{where}: deleted collection {collection.name}")

@@ -8,8 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, track, use_processor
-from polyrank.cli.examples import load_examples
+from polyrank.cli.console import load_examples, notify, track, use_processor
 from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker, Threads, existing_model
 from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import DataError, UsageError

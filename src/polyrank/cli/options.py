@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Option
 
 from polyrank.cli.console import check_plot_path
+from polyrank.config.names import Backend
 
 
 def existing_device(name: str | None) -> str | None:
@@ -53,7 +54,7 @@ FilterText = Annotated[
     Option("--filter", metavar="FILTER", help="Only candidates whose metadata match: 'lang = \"en\" and tier >= 2'."),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda or mps.", callback=existing_device)]
-Runtime = Annotated[str, Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")]
+Runtime = Annotated[Backend, Option(help="torch, or an export of the model.")]
 AllowEcho = Annotated[
     bool, Option("--allow-echo", help="Also return replies that repeat a turn of the context word for word.")
 ]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from os.path import isfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -13,9 +13,7 @@ from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
 from polyrank.cli.console import make_console, notify, parsed_lines, report_cut_texts, use_processor
 from polyrank.cli.options import CandidateTokens, ContextTokens, Device, Runtime, Threads
 from polyrank.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from polyrank.records import Candidate, Context, Ranked
+from polyrank.records import Candidate, Context, Ranked
 
 
 def rank(
@@ -47,7 +45,7 @@ def rank(
     "candidates": [...]}. A query may be a list of turns, a document may be {"id": ..., "text": ...}, and the object may
     have a background, as in data files.
     """
-    from polyrank.loading import Lengths, read_backend, resolve_model
+    from polyrank.loading import Lengths, resolve_model
     from polyrank.scorers.chunks import Chunked
     from polyrank.scorers.open import open_ranking
 
@@ -58,7 +56,7 @@ def rank(
     if query is not None and isfile(query):  # noqa: PTH113  # false for a query that is longer than a path
         raise UsageError(f"the query {query!r} is a file; give the query first, and then the files to rank")
     lengths = Lengths(max_context_tokens, max_candidate_tokens)
-    reference = resolve_model(model, backend=read_backend(backend), lengths=lengths)
+    reference = resolve_model(model, backend=backend, lengths=lengths)
     given = None if query is None else (_asked(query), list(_documents(files or [])))
     if given is not None and not given[1]:
         raise DataError("nothing to rank: give files of documents, or send one document in each line of stdin")
@@ -83,16 +81,16 @@ def rank(
     report_cut_texts(scorer, settable=reference.has_settable_lengths)
 
 
-def _plain(context: "Context") -> str | Sequence[str]:
+def _plain(context: Context) -> str | Sequence[str]:
     return context.turns[0] if len(context.turns) == 1 else context.turns
 
 
-def _result(reply: "Ranked") -> dict[str, Any]:
+def _result(reply: Ranked) -> dict[str, Any]:
     row = {"id": reply.id, "score": reply.score, "text": reply.text}
     return row | ({"metadata": reply.metadata} if reply.metadata else {})
 
 
-def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
+def _table(context: Context, ranked: Sequence[Ranked]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -106,7 +104,7 @@ def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
     make_console().print(table)
 
 
-def _documents(files: Sequence[Path]) -> "Iterator[Candidate]":
+def _documents(files: Sequence[Path]) -> Iterator[Candidate]:
     """The documents of the files, or of stdin. With several files, ids start with the name of the file."""
     from dataclasses import replace
 
@@ -123,7 +121,7 @@ def _documents(files: Sequence[Path]) -> "Iterator[Candidate]":
             yield replace(document, id=name if len(files) == 1 else f"{path}:{name}")
 
 
-def _document_of_line(number: int, line: str) -> "Candidate":
+def _document_of_line(number: int, line: str) -> Candidate:
     """A plain line, or an object with a text and optionally an id."""
     from polyrank.data.rows import parse_object
 
@@ -131,10 +129,9 @@ def _document_of_line(number: int, line: str) -> "Candidate":
     return _document(parse_object(line) if meant_as_json else line, str(number), "the line")
 
 
-def _document(value: object, default_id: str, where: str) -> "Candidate":
+def _document(value: object, default_id: str, where: str) -> Candidate:
     from polyrank.data import fields
     from polyrank.data.values import type_name
-    from polyrank.records import Candidate
 
     if isinstance(value, str):
         return Candidate(default_id, value)
@@ -145,7 +142,7 @@ def _document(value: object, default_id: str, where: str) -> "Candidate":
     return Candidate(fields.optional_id(value, default_id), fields.text(value, "text"))
 
 
-def _query_of_line(number: int, line: str) -> "tuple[dict[str, Any], Context, list[Candidate]]":
+def _query_of_line(number: int, line: str) -> tuple[dict[str, Any], Context, list[Candidate]]:
     """Parse a line: its id, if it has one, its context, and its documents.
 
     Raises:
@@ -157,14 +154,14 @@ def _query_of_line(number: int, line: str) -> "tuple[dict[str, Any], Context, li
     return {"id": row["id"]} if "id" in row else {}, _context(row), _listed(row)
 
 
-def _asked(query: str) -> "Context":
+def _asked(query: str) -> Context:
     try:
         return _context({"query": query})
     except ValueError as error:
         raise UsageError(f"the query is not valid text: {error}") from error
 
 
-def _context(row: dict[str, Any]) -> "Context":
+def _context(row: dict[str, Any]) -> Context:
     """The query or context of a row.
 
     Raises:
@@ -177,7 +174,7 @@ def _context(row: dict[str, Any]) -> "Context":
     return context_of_row(row)
 
 
-def _listed(row: dict[str, Any]) -> "list[Candidate]":
+def _listed(row: dict[str, Any]) -> list[Candidate]:
     """The documents or candidates of a row.
 
     Raises:

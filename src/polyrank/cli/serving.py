@@ -1,4 +1,4 @@
-"""``polyrank serve``."""
+"""``polyrank serve`` and ``polyrank mcp``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import notify
-from polyrank.cli.options import existing_device
+from polyrank.cli.console import notify, use_processor
+from polyrank.cli.options import Device, Threads, existing_device
 from polyrank.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -94,3 +94,22 @@ def serve(
         serve(models, settings, listening=listening, ready=ready)
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "fastapi", "serve") from error
+
+
+def mcp(
+    path: Annotated[Path, Argument(metavar="INDEX", help="An index folder.")],
+    read_only: Annotated[bool, Option("--read-only", help="Do not let agents add replies.")] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Serve an index to agents over stdin and stdout, by the Model Context Protocol; needs polyrank[mcp].
+
+    Agents get the tools suggest, rank, explain and add.
+    """
+    from polyrank.answering.opening import open_replies
+    from polyrank.integrations.mcp import make_server
+
+    use_processor(threads)
+    with open_replies(path, device=device) as replies:
+        notify(f"ready: {path}, index of {len(replies):,} candidates")
+        make_server(replies, read_only=read_only).run()

@@ -3,17 +3,16 @@
 import json
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from polyrank.cli.console import notify, print_table
-from polyrank.cli.examples import load_examples
+from polyrank.cli.console import load_examples, notify, print_table
 from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
+from polyrank.config.starter_recipe import Start, best_start, for_given_negatives, starter_recipe
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
-    from polyrank.config.starter_recipe import Start
     from polyrank.data import Split
 
 RECIPE = "recipe.toml"
@@ -39,7 +38,7 @@ def split(
     ] = None,
     speaker: Speaker = None,
     by: Annotated[
-        str,
+        Literal["auto", "time", "id"],
         Option(help="time (the latest are the test part), id (random), or auto (time if every conversation has one)."),
     ] = "auto",
     seed: Annotated[int, Option(min=0, help="Seed of random choices.")] = 0,
@@ -51,12 +50,10 @@ def split(
 
     With a .jsonl file as output, only draw candidate lists for the examples of the file.
     """
-    from polyrank.config.checked import read_choice
-    from polyrank.config.starter_recipe import best_start
     from polyrank.data import draw_candidates, split as run, write_examples, write_split
     from polyrank.data.candidate_lists import DEFAULT_N_CANDIDATES
     from polyrank.data.language import not_english
-    from polyrank.data.splits import PARTS, By
+    from polyrank.data.splits import PARTS
     from polyrank.storage.durable import check_output, write_file
 
     if output.name.endswith((".jsonl", ".jsonl.gz")):
@@ -77,7 +74,7 @@ def split(
         test=0.1 if test is None else test,
         n_candidates=candidates,
         speaker=speaker,
-        by=read_choice(by, By, "split method"),
+        by=by,
         seed=seed,
         skip_bad=skip_bad,
         notify=notify,
@@ -99,9 +96,8 @@ def split(
     notify(f"wrote {output}; next: polyrank train {output / RECIPE}")
 
 
-def recipe_of(parts: "Split", start: "Start") -> str:
+def recipe_of(parts: "Split", start: Start) -> str:
     """A recipe for the parts, with the settings of a starting model; all other keys have defaults."""
-    from polyrank.config.starter_recipe import for_given_negatives, starter_recipe
 
     named = [name for name in ("train", "valid", "test") if getattr(parts, name).examples]
     data = [f'{name} = "{name}.jsonl"' for name in named]

@@ -1,7 +1,8 @@
-"""``polyrank train`` and ``polyrank recipe``."""
+"""``polyrank train``, ``polyrank pretrain`` and ``polyrank recipe``."""
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,10 @@ from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
     from polyrank.config.recipe import DataConfig
+    from polyrank.training.loop import FitResult
     from polyrank.training.run import RunResult
+
+OBJECTIVES = {"masked_lm": "words", "next_utterance": "pairs"}  # of a pre-training, with their names in the display
 
 recipe_app = command_group("recipe", "Describe the recipes of train and pretrain.")
 
@@ -52,6 +56,36 @@ def train(
     show_results(plan.data, results, json_)
 
 
+def pretrain(
+    recipe: Annotated[Path, Argument(help="A TOML recipe, such as runs/recipes/pretrain.toml.")],
+    changes: Changes = None,
+    resume: Resume = False,
+    overwrite: StartAgain = False,
+    device: Device = "auto",
+    threads: AllThreads = None,
+    json_: Json = False,
+) -> None:
+    """Pre-train a transformer on dialogues or pairs without labels: a BERT from scratch, or an existing backbone.
+
+    The objectives are to predict masked words, and whether a response follows the context or is random. The result,
+    OUTPUT/model, is a Hugging Face folder for model.backbone in a recipe of polyrank train; metrics go to
+    OUTPUT/metrics.jsonl.
+    """
+    from polyrank.loading.recipes import load_pretrain_recipe
+    from polyrank.training.pretraining import pretrain as run
+
+    check_resume(resume, overwrite)
+    use_processor(threads, trains=True)
+    plan = load_pretrain_recipe(recipe, changes or ())
+    with TrainingDisplay() as display:
+        report = partial(display.report, None)
+        result = run(plan, resume=resume, overwrite=overwrite, device=device, report=report, notify=notify)
+    if json_:
+        print(json.dumps({"model": str(result.model), **dataclasses.asdict(result.fit)}))
+        return
+    _notify_fit(result.model, result.fit)
+
+
 def check_resume(resume: bool, overwrite: bool) -> None:
     """Refuse --resume with --overwrite, and set the advice for an interruption.
 
@@ -73,15 +107,20 @@ def show_results(data: "DataConfig", results: "list[RunResult]", json_: bool) ->
     if json_:
         print(json.dumps(rows))
         return
-    for row in rows:
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in row["best"].items())
-        notify(
-            f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}"
-        )
+    for r in results:
+        _notify_fit(r.model, r.fit)
     for network in dict.fromkeys(r.network for r in results):
         _show_spread(network, [r.fit.best for r in results if r.network == network])
     if any(r.test for r in results):
         _show_test(data, results)
+
+
+def _notify_fit(model: Path, fit: "FitResult") -> None:
+    """Print how a training went."""
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in fit.best.items())
+    tokens = f"{fit.n_tokens:,} tokens, " if fit.n_tokens else ""
+    done = f"{fit.n_steps:,} steps, {tokens}{fit.seconds:.0f} s"
+    notify(f"{model}: {done}; best: step {fit.best_step:,} {figures}".rstrip())
 
 
 def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
@@ -108,48 +147,56 @@ def _show_spread(network: str, best: list[dict[str, float]]) -> None:
 
 
 class TrainingDisplay(ProgressDisplay):
-    """A progress bar per seed with loss, speed and the last validation; plain lines if stderr is not a terminal."""
+    """A progress bar per seed with losses, speed and the last validation; plain lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+        texts = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
         super().__init__(
-            TextColumn("seed {task.fields[seed]}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
+            texts[0], BarColumn(), MofNCompleteColumn(), texts[1], TimeElapsedColumn(), TimeRemainingColumn()
         )
-        self.tasks: dict[int, Any] = {}
+        self.tasks: dict[int | None, Any] = {}
         self.valid: dict[str, str] = {}  # by network; the key is empty for a single network
-        self.loss: dict[str, str] = {}
-        self.first: dict[int, tuple[int, float]] = {}  # by seed; a resumed run may have begun on another machine
+        self.losses: dict[str, str] = {}  # by network or objective
+        self.first: dict[int | None, tuple[int, float]] = {}  # by seed; a resumed run may have begun on another machine
 
-    def report(self, seed: int, record: dict[str, Any]) -> None:
-        """Show one record of metrics.jsonl."""
-        network, step, plain = record.get("network", ""), record["step"], not console().is_terminal
+    def report(self, seed: int | None, record: dict[str, Any]) -> None:
+        """Show one record of metrics.jsonl; a pre-training has no seed."""
+        network, step, name = record.get("network", ""), record["step"], "" if seed is None else f"seed {seed} "
         if "valid" in record:
-            figures = record["valid"]
-            self.valid[network] = f"{network} valid loss {_number(figures['loss'])} R@1 {figures['R@1']:.3f}".lstrip()
-            if plain:
-                notify(f"seed {seed} step {step}: {self.valid[network]}")
+            r1 = f" R@1 {record['valid']['R@1']:.3f}" if "R@1" in record["valid"] else ""
+            self.valid[network] = f"{network} valid {'; '.join(_losses('', record['valid']).values())}{r1}".lstrip()
+            if not console().is_terminal:
+                notify(f"{name}step {step}: {self.valid[network]}")
             return
         if seed not in self.tasks:
-            self.tasks[seed] = self.progress.add_task("", total=record["n_steps"], seed=seed, text="")
-        self.loss[network] = _number(record["loss"])
-        loss, valid = " / ".join(self.loss.values()), " ".join(self.valid.values())
-        speed = self._speed(seed, record["n_examples"], record["seconds"])
-        self.progress.update(self.tasks[seed], completed=step, text=f"loss {loss} {valid} {speed:.0f} examples/s")
+            self.tasks[seed] = self.progress.add_task(name, total=record["n_steps"], text="")
+        self.losses |= _losses(network, record)
+        text = f"{'; '.join([*self.losses.values(), *self.valid.values()])}; {self._speed(seed, record)}"
+        self.progress.update(self.tasks[seed], completed=step, text=text)
         # the re-ranker's record of the same step follows the retriever's
         if network != "retriever" and self.line_is_due(step % 50 == 0):
-            notify(f"seed {seed} step {step}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
+            notify(f"{name}step {step}/{record['n_steps']}: {text}")
 
-    def _speed(self, seed: int, n_examples: int, seconds: float) -> float:
-        """Examples per second since the first report, or for that one, since the beginning of the run."""
-        n_before, before = self.first.setdefault(seed, (n_examples, seconds))
-        if n_examples == n_before:
+    def _speed(self, seed: int | None, record: dict[str, Any]) -> str:
+        """Examples or tokens per second since the first report, or for that one, since the beginning of the run."""
+        unit = "examples" if "n_examples" in record else "tokens"
+        n, seconds = record[f"n_{unit}"], record["seconds"]
+        n_before, before = self.first.setdefault(seed, (n, seconds))
+        if n == n_before:
             n_before, before = 0, 0.0
-        return (n_examples - n_before) / max(seconds - before, 1e-9)
+        return f"{(n - n_before) / max(seconds - before, 1e-9):,.0f} {unit}/s"
+
+
+def _losses(network: str, record: dict[str, Any]) -> dict[str, str]:
+    """The loss of a network, or the loss and accuracy of each objective of a pre-training."""
+    losses = {
+        name: f"{short} {_number(record[f'{name}_loss'])} ({record[f'{name}_accuracy'] or 0:.1%} right)"
+        for name, short in OBJECTIVES.items()
+        if f"{name}_loss" in record
+    }
+    return losses or {network: f"{network} loss {_number(record['loss'])}".lstrip()}
 
 
 def _number(loss: float | None) -> str:

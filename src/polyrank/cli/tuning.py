@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from polyrank.cli.console import make_console, notify, report_cut_texts, track, use_processor
-from polyrank.cli.examples import load_examples, load_lists
+from polyrank.cli.console import load_examples, load_lists, make_console, notify, report_cut_texts, track, use_processor
 from polyrank.cli.options import Device, Json, Overwrite, Speaker, Threads
 from polyrank.errors import UsageError
+from polyrank.wording import percent
 
 if TYPE_CHECKING:
     from polyrank.tuning import Tuning
@@ -116,22 +116,13 @@ def _show(tuning: "Tuning") -> None:
     table = Table(Column("term", overflow="fold"), "weight", *gains, Column("ms", justify="right"))
     for row in tuning.rows:
         differences = [row.get(when) for when in ("with", "without")]
-        cells = [one and "\n".join(_points(one[name]) for name in ("R@1", "MRR")) for one in differences]
+        cells = [one and "\n".join(percent(one[name], signed=True) for name in ("R@1", "MRR")) for one in differences]
         weights = row["weights"]
         shown = "\n".join(f"{w:.3g}" if len(weights) == 1 else f"{name} {w:.3g}" for name, w in weights.items())
         table.add_row(row["name"], shown or "not chosen", *cells, f"{row['milliseconds']:.1f}")
     out.print(table)
     curve = Table("terms", "ms", "R@1", "MRR")
     for point in tuning.curve:
-        r1, mrr = (
-            f"{100 * point[n]['mean']:.1f} ({100 * point[n]['low']:.1f} to {100 * point[n]['high']:.1f})"
-            for n in ("R@1", "MRR")
-        )
-        curve.add_row(" + ".join(point["terms"]), f"{point['milliseconds']:.1f}", r1, mrr)
+        figures = (percent(point[name]) for name in ("R@1", "MRR"))
+        curve.add_row(" + ".join(point["terms"]), f"{point['milliseconds']:.1f}", *figures)
     out.print(curve)
-
-
-def _points(figure: dict[str, Any]) -> str:
-    """A difference in points with its interval."""
-    mean, low, high = (100 * figure[name] for name in ("mean", "low", "high"))
-    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"

@@ -5,19 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
+from polyrank import errors
 from polyrank.answering.answers import Answer
 from polyrank.data.pool import CandidateLike, pool_of
-from polyrank.errors import (
-    ArtifactError,
-    DataError,
-    DeadlineError,
-    LockedError,
-    OfflineError,
-    PolyrankError,
-    ReadOnlyError,
-    ResourceError,
-    UsageError,
-)
 from polyrank.records import Candidate, Context, ContextLike, Ranked
 
 T_co = TypeVar("T_co", covariant=True)
@@ -70,20 +60,20 @@ class ServedModel:
     facts: Mapping[str, Any] = field(repr=False)
 
 
-_ERRORS: dict[int, type[PolyrankError]] = {
-    409: LockedError,
-    412: DataError,
-    422: DataError,
-    429: ResourceError,
-    500: ArtifactError,
-    503: ResourceError,
-    504: ResourceError,
-    507: ResourceError,
+_ERRORS: dict[int, type[errors.PolyrankError]] = {
+    409: errors.LockedError,
+    412: errors.DataError,
+    422: errors.DataError,
+    429: errors.ResourceError,
+    500: errors.ArtifactError,
+    503: errors.ResourceError,
+    504: errors.ResourceError,
+    507: errors.ResourceError,
 }
-_ERRORS_BY_CODE = {"deadline": DeadlineError, "offline": OfflineError, "read_only": ReadOnlyError}
+_ERRORS_BY_CODE = {"deadline": errors.DeadlineError, "offline": errors.OfflineError, "read_only": errors.ReadOnlyError}
 
 
-def error_of(status: int, content: Any) -> PolyrankError:
+def error_of(status: int, content: Any) -> errors.PolyrankError:
     """Convert an error answer to the exception that a local index would raise.
 
     Args:
@@ -93,7 +83,7 @@ def error_of(status: int, content: Any) -> PolyrankError:
     >>> error_of(409, {"error": {"message": "another process is writing to this index", "code": "locked"}})
     LockedError('another process is writing to this index')
     """
-    kind = _ERRORS.get(status, UsageError if status < 500 else PolyrankError)
+    kind = _ERRORS.get(status, errors.UsageError if status < 500 else errors.PolyrankError)
     kind = _ERRORS_BY_CODE.get(error_code(content), kind)
     return kind(_error(content).get("message") or f"the server answered {status}; see its log")
 
@@ -146,9 +136,9 @@ def quoted(text: str) -> str:
         raise not_unicode(error) from error
 
 
-def not_unicode(error: UnicodeEncodeError) -> DataError:
+def not_unicode(error: UnicodeEncodeError) -> errors.DataError:
     """The error of a text that cannot be sent."""
-    return DataError(f"a text contains the lone surrogate {error.object[error.start]!r}; use valid Unicode")
+    return errors.DataError(f"a text contains the lone surrogate {error.object[error.start]!r}; use valid Unicode")
 
 
 def read_candidate(row: Mapping[str, Any]) -> Candidate:

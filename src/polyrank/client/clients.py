@@ -10,19 +10,16 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
-try:
-    import httpx
-except ImportError as error:
-    from polyrank.errors import MissingExtraError
+from polyrank.errors import DataError, OfflineError, UsageError, needs
 
-    raise MissingExtraError("httpx", "client") from error
+with needs("httpx", "client"):
+    import httpx
 
 from polyrank.answering.answers import Answer
 from polyrank.client import calls
 from polyrank.client.calls import Call, Page, ServedModel, given
 from polyrank.config.serving import UNIX
 from polyrank.data.pool import CandidateLike
-from polyrank.errors import DataError, OfflineError, UsageError
 from polyrank.feedback.records import Action
 from polyrank.records import Candidate, ContextLike
 from polyrank.scorers.explanation import Explanation

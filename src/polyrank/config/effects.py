@@ -6,15 +6,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from polyrank.config import models
 from polyrank.config.checked import Settings
 from polyrank.config.methods import ListwiseMethod, MutualMethod
-from polyrank.config.models import (
-    BiConfig,
-    ConvertConfig,
-    LateConfig,
-    ModelConfig,
-    PolyConfig,
-)
 from polyrank.config.recipe import Recipe
 from polyrank.config.schedules import PLATEAU, PlateauSchedule
 from polyrank.config.train import NegativesConfig, NetworkTraining, TrainConfig
@@ -64,9 +58,9 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _of_training(model: ModelConfig, train: NetworkTraining) -> Iterator[tuple[str, str]]:
-    new_codes = isinstance(model, PolyConfig) and model.codes == "learnt"
-    if isinstance(model, ConvertConfig) or (isinstance(model, BiConfig) and model.projection_dim is None):
+def _of_training(model: models.ModelConfig, train: NetworkTraining) -> Iterator[tuple[str, str]]:
+    new_codes = isinstance(model, models.PolyConfig) and model.codes == "learnt"
+    if isinstance(model, models.ConvertConfig) or (isinstance(model, models.BiConfig) and model.projection_dim is None):
         yield "new_dropout", "this model has no projections or heads; dropout applies to the others"
         if not new_codes:
             yield "new_lr", "this model has no new codes, projections or heads"
@@ -75,9 +69,9 @@ def _of_training(model: ModelConfig, train: NetworkTraining) -> Iterator[tuple[s
         yield "decay_new", "weight_decay is 0"
     if train.optimizer == "adadelta":
         yield "betas", "they are of adamw and adamax"
-    if isinstance(model, LateConfig):
+    if isinstance(model, models.LateConfig):
         yield "train_layers", "model.joined_layers decides which layers of a late Cross-encoder are trained"
-    if isinstance(model, LateConfig) or train.train_layers != "all":
+    if isinstance(model, models.LateConfig) or train.train_layers != "all":
         yield "clip_embeddings_norm", "the word embeddings are not trained"
 
 

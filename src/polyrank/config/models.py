@@ -8,14 +8,7 @@ Networks do not depend on these classes: builders pass them flat keyword argumen
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from polyrank.config.checked import (
-    Count,
-    Fraction,
-    Limits,
-    NonNegativeInt,
-    Positive,
-    Settings,
-)
+from polyrank.config import checked
 from polyrank.config.train import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.storage.document import DocumentKind
@@ -34,7 +27,7 @@ Side = Literal["context", "candidate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextPolicy(Settings):
+class TextPolicy(checked.Settings):
     """How strings become token ids. Contexts keep their end, candidates their start.
 
     Args:
@@ -64,8 +57,8 @@ class TextPolicy(Settings):
 
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
-    max_background_tokens: NonNegativeInt = 120
-    max_earlier_turns: NonNegativeInt | None = None
+    max_background_tokens: checked.NonNegativeInt = 120
+    max_earlier_turns: checked.NonNegativeInt | None = None
     turn_separator: str = "[SEP]"
     new_tokens: tuple[str, ...] = ()
     close_last_turn: bool = False
@@ -95,7 +88,7 @@ class TextPolicy(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertText(Settings):
+class ConvertText(checked.Settings):
     """How strings become token ids for a ConveRT. The defaults are the paper's values.
 
     Args:
@@ -118,15 +111,15 @@ class ConvertText(Settings):
 
     max_context_tokens: int = 60
     max_candidate_tokens: int = 60
-    max_earlier_tokens: Count = 60
-    max_earlier_turns: Count = 10
+    max_earlier_tokens: checked.Count = 60
+    max_earlier_turns: checked.Count = 10
     number_prefixes: bool = False
     background: Literal["after", "drop"] = "drop"
     vocabulary: str | None = None
-    min_count: Count = 250
-    vocabulary_size: Count | None = None
+    min_count: checked.Count = 250
+    vocabulary_size: checked.Count | None = None
     count_repeats: bool = False
-    n_buckets: Count = 1000
+    n_buckets: checked.Count = 1000
     slots: bool = False
 
 
@@ -134,7 +127,7 @@ TextSettings = TextPolicy | ConvertText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AroundBackbone(Settings):
+class AroundBackbone(checked.Settings):
     """The settings that all networks around a backbone have.
 
     Args:
@@ -176,13 +169,13 @@ class BiConfig(AroundBackbone):
     encodes: ClassVar[bool] = True
 
     reduction: Reduction | None = None
-    reduction_tokens: Count = 16
+    reduction_tokens: checked.Count = 16
     shared_towers: bool = False
-    projection_dim: Count | None = None
+    projection_dim: checked.Count | None = None
     equal_projections: bool = True
-    output_scale: Positive | None = None
-    match_output_std: Positive | None = None
-    match_self_score: Positive | None = None
+    output_scale: checked.Positive | None = None
+    match_output_std: checked.Positive | None = None
+    match_self_score: checked.Positive | None = None
     normalize: bool | None = None
 
 
@@ -201,7 +194,7 @@ class PolyConfig(BiConfig):
     kind: ClassVar[str] = "poly"
 
     codes: Literal["learnt", "first", "last", "last_h1"] = "learnt"
-    n_codes: Annotated[int, Limits(least=1, most=512)] = 64
+    n_codes: Annotated[int, checked.Limits(least=1, most=512)] = 64
     code_init: Literal["uniform", "normal", "near_zero"] | None = None
 
 
@@ -238,13 +231,13 @@ class LateConfig(AroundBackbone):
 
     kind: ClassVar[str] = "late"
 
-    joined_layers: Count = 2
+    joined_layers: checked.Count = 2
     reader: Literal["candidate", "context"] = "candidate"
     reduction: PairReduction = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertConfig(Settings):
+class ConvertConfig(checked.Settings):
     """A ConveRT: a small dual encoder over subwords. The defaults are the paper's values.
 
     Args:
@@ -277,24 +270,24 @@ class ConvertConfig(Settings):
     training: ClassVar[TrainConfig] = CONVERT_PRETRAINING
     tuning: ClassVar[TrainConfig] = CONVERT_TUNING
 
-    embedding_dim: Count = 512
-    attention_dim: Count = 64
-    ffn_dim: Count = 2048
-    spans: tuple[NonNegativeInt, ...] = (3, 5, 48, 48, 48, 48)
+    embedding_dim: checked.Count = 512
+    attention_dim: checked.Count = 64
+    ffn_dim: checked.Count = 2048
+    spans: tuple[checked.NonNegativeInt, ...] = (3, 5, 48, 48, 48, 48)
     scale_embeddings: bool = True
-    position_periods: tuple[Count, ...] = (47, 11)
-    n_heads: Count = 1
+    position_periods: tuple[checked.Count, ...] = (47, 11)
+    n_heads: checked.Count = 1
     relative_bias: bool = True
-    reduction_heads: Count = 2
-    side_dim: Count = 1024
-    side_layers: Count = 3
+    reduction_heads: checked.Count = 2
+    side_dim: checked.Count = 1024
+    side_layers: checked.Count = 3
     side_skips: bool = True
     equal_sides: bool = False
-    output_dim: Count = 512
+    output_dim: checked.Count = 512
     multi_context: bool = False
     combination: Literal["feed_forward", "mean"] = "feed_forward"
     quantization: Literal["float16", "bfloat16", "none"] = "float16"
-    dropout: Fraction = 0.0
+    dropout: checked.Fraction = 0.0
 
 
 BackboneConfig = BiConfig | PolyConfig | CrossConfig | LateConfig

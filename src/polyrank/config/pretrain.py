@@ -4,18 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from polyrank.config.checked import (
-    AtLeastTwo,
-    Count,
-    Fraction,
-    NonNegativeFloat,
-    NonNegativeInt,
-    Positive,
-    Settings,
-    field_types,
-    from_dict,
-    recipe_tables,
-)
+from polyrank.config import checked
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
 from polyrank.config.train import NetworkTraining, Precision, Updates
 from polyrank.errors import ConfigError
@@ -25,7 +14,7 @@ Objective = Literal["masked_lm", "next_utterance"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScratchModel(Settings):
+class ScratchModel(checked.Settings):
     """A BERT with random weights. The defaults are those of BERT-base.
 
     Args:
@@ -36,14 +25,14 @@ class ScratchModel(Settings):
         positions: maximum input length in tokens.
     """
 
-    layers: Count = 12
-    hidden: Count = 768
-    heads: Count = 12
-    ffn: Count = 3072
-    positions: AtLeastTwo = 512
+    layers: checked.Count = 12
+    hidden: checked.Count = 768
+    heads: checked.Count = 12
+    ffn: checked.Count = 3072
+    positions: checked.AtLeastTwo = 512
 
     def __post_init__(self) -> None:
-        Settings.__post_init__(self)
+        checked.Settings.__post_init__(self)
         if self.hidden % self.heads:
             raise ConfigError(
                 f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; choose a multiple of {self.heads}"
@@ -51,7 +40,7 @@ class ScratchModel(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuedModel(Settings):
+class ContinuedModel(checked.Settings):
     """A trained backbone to continue pre-training, with its own vocabulary.
 
     Args:
@@ -62,7 +51,7 @@ class ContinuedModel(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VocabularyConfig(Settings):
+class VocabularyConfig(checked.Settings):
     """The vocabulary of a BERT from scratch, built from the training texts before pre-training.
 
     Args:
@@ -72,12 +61,12 @@ class VocabularyConfig(Settings):
     """
 
     kind: Literal["wordpiece", "bpe"] = "wordpiece"
-    size: Count = 30_000
+    size: checked.Count = 30_000
     lower_case: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PretrainText(Settings):
+class PretrainText(checked.Settings):
     """How a context and a response form one input. The context keeps its end, the response its start.
 
     Args:
@@ -88,11 +77,11 @@ class PretrainText(Settings):
     """
 
     max_tokens: int = 256
-    max_response_tokens: Count = 72
+    max_response_tokens: checked.Count = 72
     turn_separator: str = "[SEP]"
 
     def __post_init__(self) -> None:
-        Settings.__post_init__(self)
+        checked.Settings.__post_init__(self)
         if self.max_tokens < self.max_response_tokens + 4:
             raise ConfigError(
                 f"max_tokens = {self.max_tokens} leaves no tokens for a context after max_response_tokens ="
@@ -103,7 +92,7 @@ class PretrainText(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PretrainData(Settings):
+class PretrainData(checked.Settings):
     """The training texts, without labels; each turn is a response to the turns before it.
 
     Args:
@@ -116,7 +105,7 @@ class PretrainData(Settings):
 
     train: str
     valid: str | None = None
-    max_valid: AtLeastTwo = 2000
+    max_valid: checked.AtLeastTwo = 2000
     skip_bad: bool = False
     cache: str | None = None
 
@@ -142,30 +131,30 @@ class PretrainSteps(Updates):
     """
 
     objectives: Literal["alternate", "joint", "masked_lm", "next_utterance"] = "alternate"
-    steps: Count = 100_000
-    minutes: Positive | None = None
-    batch_tokens: Count = 32_000
-    micro_batch_tokens: Count | None = None
-    length_window: Count = 10_000
-    lr: NonNegativeFloat = 2e-4
-    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
-    weight_decay: NonNegativeFloat = 0.0
+    steps: checked.Count = 100_000
+    minutes: checked.Positive | None = None
+    batch_tokens: checked.Count = 32_000
+    micro_batch_tokens: checked.Count | None = None
+    length_window: checked.Count = 10_000
+    lr: checked.NonNegativeFloat = 2e-4
+    betas: tuple[checked.Fraction, checked.Fraction] = (0.9, 0.98)
+    weight_decay: checked.NonNegativeFloat = 0.0
     schedule: LinearSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule = WARMUP
     precision: Precision = "auto"
-    evaluate_steps: Count = 1000
-    checkpoint_steps: Count = 500
+    evaluate_steps: checked.Count = 1000
+    checkpoint_steps: checked.Count = 500
     tensorboard: bool = False
-    seed: NonNegativeInt = 1
+    seed: checked.NonNegativeInt = 1
 
     @property
     def of_network(self) -> NetworkTraining:
         """The settings of the optimizer, in the form that every training has."""
-        updates = {key: getattr(self, key) for key in field_types(Updates)}
+        updates = {key: getattr(self, key) for key in checked.field_types(Updates)}
         return NetworkTraining(**updates, train_layers="all", decay_new=self.weight_decay != 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PretrainRecipe(Settings):
+class PretrainRecipe(checked.Settings):
     """A complete pre-training.
 
     Args:
@@ -206,16 +195,18 @@ def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
     Raises:
         ConfigError: a key is unknown, missing or wrong.
     """
-    tables = recipe_tables(PretrainRecipe, values, ("output", "data"))
+    tables = checked.recipe_tables(PretrainRecipe, values, ("output", "data"))
     model, vocabulary = tables["model"], tables["vocabulary"]
     continued = "backbone" in model
-    if continued and (sizes := [key for key in model if key in field_types(ScratchModel)]):
+    if continued and (sizes := [key for key in model if key in checked.field_types(ScratchModel)]):
         raise ConfigError(f"model.{sizes[0]} applies to a network from scratch; leave out that key or model.backbone")
     return PretrainRecipe(
-        model=from_dict(ContinuedModel, model, "model") if continued else from_dict(ScratchModel, model, "model"),
+        model=checked.from_dict(ContinuedModel, model, "model")
+        if continued
+        else checked.from_dict(ScratchModel, model, "model"),
         output=tables["output"],
-        data=from_dict(PretrainData, tables["data"], "data"),
-        vocabulary=None if vocabulary is None else from_dict(VocabularyConfig, vocabulary, "vocabulary"),
-        text=from_dict(PretrainText, tables["text"], "text"),
-        train=from_dict(PretrainSteps, tables["train"], "train"),
+        data=checked.from_dict(PretrainData, tables["data"], "data"),
+        vocabulary=None if vocabulary is None else checked.from_dict(VocabularyConfig, vocabulary, "vocabulary"),
+        text=checked.from_dict(PretrainText, tables["text"], "text"),
+        train=checked.from_dict(PretrainSteps, tables["train"], "train"),
     )

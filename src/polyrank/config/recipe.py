@@ -4,29 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from polyrank.config.checked import (
-    AtLeastTwo,
-    Count,
-    Settings,
-    check_table,
-    field_types,
-    from_dict,
-    kind_from_dict,
-    recipe_tables,
-    to_dict,
-)
-from polyrank.config.models import (
-    BackboneConfig,
-    ModelConfig,
-    TextPolicy,
-    TextSettings,
-)
+from polyrank.config import checked, models
 from polyrank.config.train import NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataConfig(Settings):
+class DataConfig(checked.Settings):
     """The training, validation and test data.
 
     Args:
@@ -51,15 +35,15 @@ class DataConfig(Settings):
     test: str | None = None
     kind: Literal["pairs", "dialogues", "candidates"] | None = None
     speaker: str | None = None
-    max_train: Count | None = None
-    max_valid: Count | None = 1000
-    valid_candidates: AtLeastTwo | None = None
+    max_train: checked.Count | None = None
+    max_valid: checked.Count | None = 1000
+    valid_candidates: checked.AtLeastTwo | None = None
     skip_bad: bool = False
     cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partner(Settings):
+class Partner(checked.Settings):
     """The second network of a mutual training: a re-ranker, or another encoder. Its texts are cut as the first's.
 
     Args:
@@ -67,25 +51,25 @@ class Partner(Settings):
         train: its training settings.
     """
 
-    model: BackboneConfig
+    model: models.BackboneConfig
     train: NetworkTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(Settings):
+class Recipe(checked.Settings):
     """A training: model, text, data and training settings, output folder, and a partner for mutual training."""
 
-    model: ModelConfig
+    model: models.ModelConfig
     output: str
     data: DataConfig = field(default_factory=DataConfig)
-    text: TextSettings = field(default_factory=TextPolicy)
+    text: models.TextSettings = field(default_factory=models.TextPolicy)
     train: TrainConfig = field(default_factory=TrainConfig)
     reranker: Partner | None = None
 
     @property
-    def networks(self) -> list[tuple[ModelConfig, NetworkTraining]]:
+    def networks(self) -> list[tuple[models.ModelConfig, NetworkTraining]]:
         """Each network with its training settings: one, or the two of a mutual training."""
-        first: list[tuple[ModelConfig, NetworkTraining]] = [(self.model, self.train)]
+        first: list[tuple[models.ModelConfig, NetworkTraining]] = [(self.model, self.train)]
         return first if self.reranker is None else [*first, (self.reranker.model, self.reranker.train)]
 
     def __post_init__(self) -> None:
@@ -104,7 +88,7 @@ class Recipe(Settings):
                 'train.method.kind = "mutual" trains two networks, and the table [reranker] is the second; give both or'
                 " neither"
             )
-        if method.kind == "mutual" and not isinstance(self.text, TextPolicy):
+        if method.kind == "mutual" and not isinstance(self.text, models.TextPolicy):
             raise ConfigError('train.method.kind = "mutual" is for networks with a backbone; train a ConveRT alone')
         if method.kind == "rerank" and model.encodes:
             raise ConfigError(f'train.method.kind = "rerank" trains a Cross-encoder, not model.kind = "{model.kind}"')
@@ -131,27 +115,29 @@ def recipe_from_dict(values: Mapping[str, Any], inherited: Mapping[str, dict[str
     >>> recipe_from_dict({"model": {"kind": "poly"}, "output": "run"}, {"model": {"n_codes": 16}}).model.n_codes
     16
     """
-    inherited, tables = inherited or {}, recipe_tables(Recipe, values, ("model", "output"))
-    model: ModelConfig = kind_from_dict(ModelConfig, inherited.get("model", {}) | tables["model"], "model")
+    inherited, tables = inherited or {}, checked.recipe_tables(Recipe, values, ("model", "output"))
+    model: models.ModelConfig = checked.kind_from_dict(
+        models.ModelConfig, inherited.get("model", {}) | tables["model"], "model"
+    )
     usual = model.training if tables["train"].get("init_from") is None else model.tuning
-    train = from_dict(TrainConfig, tables["train"], "train", usual)
+    train = checked.from_dict(TrainConfig, tables["train"], "train", usual)
     partner = None
     if tables["reranker"] is not None:
         second = inherited.get("reranker", {}) | tables["reranker"]
-        check_table(differences := second.pop("train", {}), "reranker.train")
+        checked.check_table(differences := second.pop("train", {}), "reranker.train")
         for key in differences:
-            if key in field_types(TrainConfig).keys() - field_types(NetworkTraining).keys():
+            if key in checked.field_types(TrainConfig).keys() - checked.field_types(NetworkTraining).keys():
                 raise ConfigError(f"reranker.train.{key} is common to both networks; set it in [train]")
         partner = Partner(
-            model=kind_from_dict(BackboneConfig, second, "reranker"),
+            model=checked.kind_from_dict(models.BackboneConfig, second, "reranker"),
             # init_from names weights of the first network only
-            train=from_dict(NetworkTraining, {"init_from": None, **differences}, "reranker.train", train),
+            train=checked.from_dict(NetworkTraining, {"init_from": None, **differences}, "reranker.train", train),
         )
     return Recipe(
         model=model,
-        data=from_dict(DataConfig, tables["data"], "data"),
+        data=checked.from_dict(DataConfig, tables["data"], "data"),
         output=tables["output"],
-        text=from_dict(model.text_kind, inherited.get("text", {}) | tables["text"], "text"),
+        text=checked.from_dict(model.text_kind, inherited.get("text", {}) | tables["text"], "text"),
         train=train,
         reranker=partner,
     )
@@ -159,7 +145,7 @@ def recipe_from_dict(values: Mapping[str, Any], inherited: Mapping[str, dict[str
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     """The inverse of ``recipe_from_dict``, ready for JSON."""
-    values = to_dict(recipe)
+    values = checked.to_dict(recipe)
     if (partner := values.pop("reranker")) is not None:
         values["reranker"] = {**partner.pop("model"), **partner}
     return values

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from polyrank import slots
 from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.data.pool import text_id
 from polyrank.data.same_words import same_words, word_pattern
@@ -13,19 +14,7 @@ from polyrank.data.small_talk import KIND_FIELD, small_talk
 from polyrank.errors import DataError
 from polyrank.records import Candidate, Example
 from polyrank.remembered import Remembered
-from polyrank.slots import (
-    GAPS_FIELD,
-    NUMBER,
-    SEVERAL,
-    SLOT,
-    Found,
-    data_in,
-    normalized,
-    parts_of,
-    people_in,
-    slots_in,
-    template,
-)
+from polyrank.slots import template
 from polyrank.unicode import normal_form
 from polyrank.wording import brief, counted
 
@@ -133,7 +122,7 @@ def _candidate(group: list[_Reply]) -> Candidate:
     gaps = sorted(kind for kind, n in looked_up.items() if 2 * n > len(group) and f"{{{kind}}}" in text)
     languages = Counter(reply.language for reply in group if reply.language)
     known = {
-        GAPS_FIELD: gaps,
+        slots.GAPS_FIELD: gaps,
         LANGUAGE_FIELD: max(languages, key=lambda code: languages[code], default=None),
         KIND_FIELD: small_talk(text),
     }
@@ -143,7 +132,7 @@ def _candidate(group: list[_Reply]) -> Candidate:
 
 def _is_number(text: str) -> bool:
     """Whether a template has values or digits, but no words."""
-    rest = SLOT.sub("0", text)
+    rest = slots.SLOT.sub("0", text)
     return any(map(str.isdigit, rest)) and not any(map(str.isalpha, rest))
 
 
@@ -167,7 +156,7 @@ class _Conversation:
     @cached_property
     def values(self) -> set[str]:
         """The customer's values, normalized."""
-        return {normalized(found.value) for turn in self.heard for found in data_in(turn)}
+        return {slots.normalized(found.value) for turn in self.heard for found in slots.data_in(turn)}
 
     @cached_property
     def people(self) -> dict[str, str]:
@@ -178,9 +167,9 @@ class _Conversation:
             (part.lower(), kinds[name.whose])
             for texts, kinds in ((self.heard, heard), (self.replies, said))
             for text in dict.fromkeys(texts)
-            for name in people_in(text)
+            for name in slots.people_in(text)
             if name.sure and name.whose in kinds
-            for part in parts_of(name.name)
+            for part in slots.parts_of(name.name)
         }
         return dict(sorted(kinds))  # a word of both names is the customer's
 
@@ -230,8 +219,8 @@ class _Corpus:
                 self.n_customers[word] += last.get(word) != one.customer
                 last[word] = one.customer
             said_by_customers |= one.values
-            for found in (found for text in one.replies for found in data_in(text)):
-                holders[normalized(found.value)].add(one.customer)
+            for found in (found for text in one.replies for found in slots.data_in(text)):
+                holders[slots.normalized(found.value)].add(one.customer)
         n_named = Counter(word for word, _ in kinds.elements())
         self.common = {word for word, n in n_named.items() if self.n_lower[word] > 3 * n}
         self.names = {  # the kind of slot of words that are mostly names
@@ -272,15 +261,17 @@ class _Corpus:
         made = next(
             (rest for rest, there, name in alike if "{customer}" in there and self._is_rarely_lower(name)), made
         )
-        made = NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
-        several = any(name.endswith("_2") and name.removesuffix("_2") not in SEVERAL for name in slots_in(made))
-        values = [found for found in data_in(text) if not self._is_of_firm(found)]
-        looked_up = frozenset(found.kind for found in values if normalized(found.value) not in one.values)
+        made = slots.NUMBER.sub(lambda number: "{number}" if self._is_rare(number[0]) else number[0], made)
+        several = any(
+            name.endswith("_2") and name.removesuffix("_2") not in slots.SEVERAL for name in slots.slots_in(made)
+        )
+        values = [found for found in slots.data_in(text) if not self._is_of_firm(found)]
+        looked_up = frozenset(found.kind for found in values if slots.normalized(found.value) not in one.values)
         personal = several or self._is_personal(made)
         return _Reply(text, None if personal else made, looked_up, self.language[one.name])
 
-    def _is_of_firm(self, found: Found) -> bool:
-        return normalized(found.value) in self.of_firm and not found.value.startswith("{")
+    def _is_of_firm(self, found: slots.Found) -> bool:
+        return slots.normalized(found.value) in self.of_firm and not found.value.startswith("{")
 
     def _is_name(self, rest: str, name: str, one: _Conversation, names_at: Mapping[str, Collection[str]]) -> bool:
         """Whether the words at the place of a name are one: known, or otherwise equal replies have others there."""
@@ -299,7 +290,7 @@ class _Corpus:
 
     def _is_personal(self, made: str) -> bool:
         """Whether a template holds a word that may be a customer's data: a name, or one in no other conversation."""
-        for match in _CAPITALIZED.finditer(SLOT.sub(lambda slot: " " * len(slot[0]), made)):
+        for match in _CAPITALIZED.finditer(slots.SLOT.sub(lambda slot: " " * len(slot[0]), made)):
             starts = re.search(r"(?:^|[.!?:…\n(\"“„«*•–-])\s*$", made[: match.start()])
             known = _spelled(match[0], self.spelling)
             word = known.lower().removesuffix("'s").removesuffix("’s")
@@ -313,27 +304,27 @@ class _Corpus:
 
     def key(self, made: str) -> str:
         """The key that near-copies share: the template without case, punctuation, spaces and rare misspellings."""
-        words = _spelled(same_words(SLOT.sub(r" slot\1 ", made)), self.spelling)
+        words = _spelled(same_words(slots.SLOT.sub(r" slot\1 ", made)), self.spelling)
         return re.sub(r"(?<!\d) | (?!\d)", "", words)
 
 
 def _holes(made: str) -> Iterator[tuple[str, str]]:
     """For each name at a place of names: the template with a slot instead, and the name."""
-    for name in people_in(made):
+    for name in slots.people_in(made):
         yield f"{made[: name.start]}{{customer}}{made[name.end :]}", name.name
 
 
 def _holes_of_capitals(made: str) -> Iterator[tuple[str, str]]:
     """For each capitalized word: the template with a slot for it and for names next to it, and the word."""
-    for match in _CAPITALIZED.finditer(SLOT.sub(lambda slot: slot[0].lower(), made)):
+    for match in _CAPITALIZED.finditer(slots.SLOT.sub(lambda slot: slot[0].lower(), made)):
         rest = f"{made[: match.start()]}{{customer}}{made[match.end() :]}"
         yield rest.replace("{customer} {customer}", "{customer}"), match[0]
 
 
 def _without_data(text: str, people: Mapping[str, str]) -> str:
     """A text without slots and names at the places of names."""
-    made = SLOT.sub(" ", template(text, people))
-    for name in sorted(people_in(made), reverse=True):
+    made = slots.SLOT.sub(" ", template(text, people))
+    for name in sorted(slots.people_in(made), reverse=True):
         made = made[: name.start] + made[name.end :]
     return made
 

@@ -28,9 +28,7 @@ from polyrank.storage.document import DocumentKind, check_part, open_or_write, r
 from polyrank.storage.durable import make_folders, new_folder, sha256_file
 from polyrank.wording import counted
 
-DOCUMENT = DocumentKind(
-    name="folder of examples", file="examples.json", missing="check the path", remedy="delete the folder"
-)
+DOCUMENT = DocumentKind(name="folder of examples", file="examples.json", remedy="delete the folder")
 TEXTS, ENDS, TABLE, KEYS = "texts.bin", "ends.bin", "table.bin", "keys.bin"
 ROWS = 1000  # rows to write at a time
 MANY = 1 << 24  # keys to compare at a time

@@ -5,7 +5,7 @@ with ``std``, and ``against``: a test of one metric, with those of other metrics
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +14,6 @@ from polyrank.data.values import items_of
 
 SHOWN = ("R@1", "R@5", "R@10", "MRR")
 MARK, LEVEL = "†", 0.05
-Format = Literal["table", "markdown", "latex"]
 Row = Mapping[str, Any]
 
 

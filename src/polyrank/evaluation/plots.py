@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data.values import items_of
-from polyrank.errors import MissingExtraError, UsageError
+from polyrank.errors import UsageError, needs
 from polyrank.evaluation.tables import Evaluations, breakdown
 from polyrank.storage.durable import write_file
 
@@ -28,10 +28,8 @@ def new_figure(width: float = 7.5, height: float = 4) -> Any:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
+    with needs("matplotlib", "plots"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plots") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -22,6 +22,7 @@ from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms import term_kind
 from polyrank.storage.durable import write_file
+from polyrank.wording import percent
 
 N_ANSWERS = 10
 MEASURES = {
@@ -161,18 +162,6 @@ def figure_of(summary: Mapping[str, Any], name: str) -> dict[str, float]:
         return {}
     low, high = summary["intervals"][name]
     return {"mean": summary["metrics"][name], "low": low, "high": high}
-
-
-def percent(figure: Mapping[str, float], *, signed: bool = False) -> str:
-    """A share, or a difference of shares, in percent with its interval.
-
-    >>> percent({"mean": 0.5, "low": 0.4, "high": 0.6}), percent({"mean": 0.01, "low": 0.0, "high": 0.02}, signed=True)
-    ('50.0 (40.0 to 60.0)', '+1.0 (+0.0 to +2.0)')
-    """
-    if not figure:
-        return ""
-    sign = "+" if signed else ""
-    return "{:{s}.1f} ({:{s}.1f} to {:{s}.1f})".format(*(100 * figure[n] for n in ("mean", "low", "high")), s=sign)
 
 
 def summary(figures: Mapping[str, Any]) -> Section:

@@ -4,13 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from polyrank.answering.replies import Replies
-from polyrank.errors import MissingExtraError
+from polyrank.errors import needs
 from polyrank.scorers.protocols import Scorer
 
-try:
+with needs("haystack-ai", "haystack"):
     from haystack import Document, component
-except ImportError as error:
-    raise MissingExtraError("haystack-ai", "haystack") from error
 
 
 @component

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from polyrank.answering.replies import Replies
-from polyrank.errors import MissingExtraError
+from polyrank.errors import needs
 from polyrank.scorers.protocols import Scorer
 
-try:
+with needs("langchain-core", "langchain"):
     from langchain_core.callbacks import Callbacks
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.retrievers import BaseRetriever
-except ImportError as error:
-    raise MissingExtraError("langchain-core", "langchain") from error
 
 
 class PolyrankRetriever(BaseRetriever):

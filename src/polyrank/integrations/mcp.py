@@ -4,15 +4,13 @@ from typing import Any
 
 from polyrank._version import __version__
 from polyrank.answering.replies import Replies
-from polyrank.errors import MissingExtraError, PolyrankError
+from polyrank.errors import PolyrankError, needs
 from polyrank.records import Ranked
 from polyrank.scorers.ranker import Ranker
 
-try:
+with needs("mcp", "mcp"):
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
-except ImportError as error:
-    raise MissingExtraError("mcp", "mcp") from error
 
 INSTRUCTIONS = (
     "A catalogue of approved replies. Call suggest with the conversation, oldest turn first, before you answer, and use"

@@ -11,7 +11,6 @@ from polyrank.loading.models import (
     Lengths as Lengths,
     ModelRef as ModelRef,
     absolute_name as absolute_name,
-    read_backend as read_backend,
     resolve_encoder as resolve_encoder,
     resolve_model as resolve_model,
 )

@@ -30,8 +30,6 @@ REMOTE = DocumentKind(
     remedy="build it again with polyrank index build --remote, or restore the file",
 )
 INDEX_FILE = "candidates.db"
-FORMER = tuple(f"{name}.json" for name in ("sum", "hubs", "popularity", "repetition", "map", "pipeline"))
-"""Documents of folders that rankers replace; they are refused."""
 INSIDE = tuple(f"{network}{MODEL_FOLDER}" for network in NETWORK_FOLDERS)
 """Where a training writes its models: that of one network, or those of two."""
 _DOCUMENTS: dict[FolderKind, DocumentKind] = {  # if a folder has two of these files, the first one decides
@@ -83,11 +81,9 @@ def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
     """The kind of a model folder and its document; the document is empty for kinds without one.
 
     Raises:
-        ArtifactError: the document is missing or damaged, a later version wrote it, or it has a form of the past.
+        ArtifactError: the document is missing or damaged, or a later version wrote it.
     """
     kind = folder_kind(folder)
-    if kind == "other" and (former := [name for name in FORMER if (folder / name).is_file()]):
-        raise ArtifactError(f"{folder} has a form of the past, {former[0]}; {RANKER.missing}, which takes its place")
     if kind in ("foreign", "training", "index", "remote"):
         return kind, {}
     return kind, read_document(folder, _DOCUMENTS.get(kind, MODEL))

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from polyrank.config.checked import read_choice
 from polyrank.config.names import SHIPPED, Backend as Backend, model_folder as model_folder
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.loading.folders import RANKER, models_inside, read_model
@@ -265,16 +264,6 @@ def check_backend(models: Sequence[ModelRef], backend: Backend) -> None:
 def _check_backend(name: str, backend: Backend) -> None:
     if backend != "torch":
         raise UsageError(f"{name} has no {backend} export; only polyrank model folders have; use the torch backend")
-
-
-def read_backend(name: str) -> Backend:
-    """Check the name of a backend.
-
-    Raises:
-        UsageError: no backend has that name.
-    """
-    backend: Backend = read_choice(name, Backend, "backend")
-    return backend
 
 
 def export_folder(model: Path, backend: Backend) -> Path:

@@ -97,11 +97,7 @@ def _inside(name: str) -> str:
 
 def unfinished_seeds(name: str) -> list[Path]:
     """The seed folders of a run that have no model yet."""
-    return [folder for folder in seeds_inside(Path(name)) if not _has_model(folder)]
-
-
-def _has_model(run: Path) -> bool:
-    return any(is_trained(run / inside) for inside in INSIDE)
+    return [folder for folder in seeds_inside(Path(name)) if not any(is_trained(folder / inside) for inside in INSIDE)]
 
 
 def _models_in(name: str) -> list[tuple[str, str]]:

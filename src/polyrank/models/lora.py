@@ -6,7 +6,7 @@ Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (ICLR 2022
 import torch
 from torch import nn
 
-from polyrank.errors import ConfigError, MissingExtraError
+from polyrank.errors import ConfigError, needs
 from polyrank.models.backbone import Backbone
 from polyrank.models.network import Network
 
@@ -25,10 +25,8 @@ def add_adapters(model: Network, rank: int, seed: int) -> None:
         ConfigError: it has no linear layers of a backbone.
         MissingExtraError: peft is not installed.
     """
-    try:
+    with needs("peft", "lora"):
         import peft
-    except ImportError as error:
-        raise MissingExtraError("peft", "lora") from error
     networks = [trunk.network for trunk in model.trunks() if isinstance(trunk, Backbone)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,5 +1,8 @@
-"""Losses as pure functions of score matrices."""
+"""Losses as pure functions of score matrices, and a correction of scores for the frequency of responses."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
 from typing import Protocol
 
 import torch
@@ -85,3 +88,30 @@ def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: fl
 
 def _log_probabilities(scores: Tensor, allowed: Tensor, temperature: float) -> Tensor:
     return F.log_softmax((scores.float() / temperature).masked_fill(~allowed, -torch.inf), dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class LogQ:
+    """``score(x, y) - log count(y)`` for every candidate of the batch, right or wrong.
+
+    The responses ``y`` of a batch follow their frequency in the data, ``p(y) = count(y) / n``. Cross-entropy with
+    negatives drawn from ``q`` is minimal at ``score(x, y) = log P(y | x) - log q(y)``, up to a constant per context.
+    With ``q = p`` the score of a frequent response is therefore lower than its log-probability, by ``log p(y)``. The
+    correction moves the minimum to ``log P(y | x)``.
+
+    Args:
+        counts: of each response in the training data.
+
+    Source: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations (2019), eqs. 3
+        and 4. A constant factor of ``q`` changes nothing, so counts replace probabilities. Of the minimum: Ma and
+        Collins, Noise Contrastive Estimation and Negative Sampling for Conditional Models (2018), section 3.2.
+
+    >>> LogQ({"yes": 4, "no": 1})(torch.zeros(1, 2), ["yes", "no"])  # log 4 and log 1 are subtracted
+    tensor([[-1.3863,  0.0000]])
+    """
+
+    counts: Mapping[str, int]
+
+    def __call__(self, values: Tensor, texts: Sequence[str]) -> Tensor:
+        """The corrected scores ``[B, K]``."""
+        return values - torch.tensor([log(self.counts[text]) for text in texts]).to(values)

@@ -43,7 +43,7 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
         ConfigError: no weight has a counterpart, or one has another shape; two towers would become one; or another
             kind of network would start from a late Cross-encoder.
     """
-    if isinstance(trained, LateCrossEncoder) and not _reads_alike(model, trained):
+    if isinstance(trained, LateCrossEncoder) and trained.reader != getattr(model, "reader", None):
         raise ConfigError(
             f"{where} is a late Cross-encoder, of which only the {trained.reader} has all layers; start from the"
             " encoder that it corrects"
@@ -64,10 +64,6 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
             )
     model.load_state_dict(copied, strict=False)
     return frozenset(copied)
-
-
-def _reads_alike(model: Network, trained: LateCrossEncoder) -> bool:
-    return isinstance(model, LateCrossEncoder) and model.reader == trained.reader
 
 
 def word_tables(model: Network) -> set[str]:

@@ -1,8 +1,9 @@
-"""Wrong candidates that come with an example or are drawn at random: pure functions of (seed, epoch, position)."""
+"""Wrong candidates: given, random, or both one after the other: pure functions of (seed, epoch, position)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -112,3 +113,25 @@ def right_answers(example: Example, rights: RightAnswers) -> set[str]:
 def text_key(text: str) -> int:
     """64 bits of a hash of a text, the same in every process."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedNegatives:
+    """Wrong candidates from several sources, in order, without duplicates.
+
+    Args:
+        sources: asked in order until there are enough.
+        n_negatives: per context, from all sources together.
+    """
+
+    sources: Sequence[Negatives]
+    n_negatives: int
+
+    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
+        """``n_negatives`` texts; fewer if the sources have fewer."""
+        wrong: dict[str, None] = {}
+        for source in self.sources:
+            if missing := self.n_negatives - len(wrong):
+                new = (text for text in source(position, example, epoch) if text not in wrong)
+                wrong |= dict.fromkeys(islice(new, missing))
+        return list(wrong)

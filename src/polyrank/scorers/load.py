@@ -15,6 +15,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.devices.choice import DTYPES, Precision, choose_device, choose_dtype, choose_weights
 from polyrank.errors import UsageError
 from polyrank.loading.backbones import resolve_backbone
+from polyrank.loading.models import DEFAULT_LENGTHS, Lengths
 from polyrank.models import BiEncoder, LateCrossEncoder, Network, new_model
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.bert import BertConfig
@@ -113,10 +114,9 @@ def untuned_scorer(
     name: str,
     policy: TextPolicy | None = None,
     *,
+    lengths: Lengths = DEFAULT_LENGTHS,
     device: str = "auto",
     precision: Precision = "auto",
-    max_context_tokens: int | None = None,
-    max_candidate_tokens: int | None = None,
 ) -> EncoderScorer:
     """An untuned backbone: its own reduction, with cosine as the score. The baseline that fine-tuning must beat.
 
@@ -125,16 +125,15 @@ def untuned_scorer(
     Args:
         name: of the backbone.
         policy: its text settings; None: the defaults, limited to what the network supports.
+        lengths: budgets that replace the policy's.
         device, precision: see ``make_scorer``.
-        max_context_tokens, max_candidate_tokens: budgets that replace the policy's.
 
     Raises:
         UsageError: it is a Cross-encoder, whose outputs are meaningless without its head.
     """
     folder = resolve_backbone(name).folder
     if policy is None and name != "embedded" and (folder / "modules.json").exists():  # that states its reduction
-        limits = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
-        scorer = foreign_scorer(folder, device=device, precision=precision, **limits)
+        scorer = foreign_scorer(folder, lengths, device=device, precision=precision)
         if not isinstance(scorer, EncoderScorer):
             raise UsageError(f"{name} is a Cross-encoder, whose head untuned: ignores; give {name} without untuned:")
         return scorer
@@ -146,11 +145,7 @@ def untuned_scorer(
     model, texts, config = new_model(cosines, policy, seed=0, sample=())
     assert isinstance(model, BiEncoder)
     assert isinstance(texts, BackboneTexts)
-    policy = replace(
-        texts.policy,
-        max_context_tokens=max_context_tokens or texts.policy.max_context_tokens,
-        max_candidate_tokens=max_candidate_tokens or texts.policy.max_candidate_tokens,
-    )
+    policy = replace(texts.policy, **{name: n for name, n in asdict(lengths).items() if n})
     texts = BackboneTexts(texts.subwords, policy, texts.max_positions)
     settings = to_dict(config)
     del settings["backbone"]  # a path does not identify it
@@ -161,20 +156,15 @@ def untuned_scorer(
 
 
 def foreign_scorer(
-    folder: Path,
-    *,
-    device: str = "auto",
-    precision: Precision = "auto",
-    max_context_tokens: int | None = None,
-    max_candidate_tokens: int | None = None,
+    folder: Path, lengths: Lengths = DEFAULT_LENGTHS, *, device: str = "auto", precision: Precision = "auto"
 ) -> EncoderScorer | CrossScorer:
     """A model of Hugging Face or sentence-transformers, with the same scores as in that library.
 
     Args:
         folder: of the model.
+        lengths: budgets; None: those of the model's files.
         device: see ``make_scorer``.
         precision: "auto" is fp32, so that scores are the library's.
-        max_context_tokens, max_candidate_tokens: budgets; None: those of the model's files.
 
     Raises:
         ArtifactError: it is damaged or not supported; the message names the reason.
@@ -188,8 +178,8 @@ def foreign_scorer(
             side.transformer,
             network.max_positions,
             max_tokens=side.max_tokens,
-            max_context_tokens=max_context_tokens or side.max_context_tokens,
-            max_candidate_tokens=max_candidate_tokens or side.max_candidate_tokens,
+            max_context_tokens=lengths.max_context_tokens or side.max_context_tokens,
+            max_candidate_tokens=lengths.max_candidate_tokens or side.max_candidate_tokens,
             lower_case=side.lower_case,
             prompts=side.prompts,
             pair_parts=side.pair_parts,

@@ -144,14 +144,21 @@ def _on_cpu(output: Any) -> Any:
 
 
 @contextmanager
-def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Evaluation mode without gradients, in ``dtype``; the model's mode is restored afterwards."""
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; the model's mode is restored afterwards."""
     was_training = model.training
     if was_training:  # visiting all modules takes a millisecond
         model.eval()
     try:
-        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            yield
+        yield
     finally:
         if was_training:
             model.train()
+
+
+@contextmanager
+def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Evaluation mode without gradients, in ``dtype``."""
+    narrows = dtype != torch.float32
+    with without_dropout(model), torch.inference_mode(), torch.autocast(device.type, dtype, enabled=narrows):
+        yield

@@ -1,21 +1,11 @@
 """From a reference to a Scorer: a polyrank model or ranker, a Hugging Face model, BM25 or TF-IDF."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyrank.errors import UsageError
-from polyrank.loading.models import (
-    CUT,
-    Backend,
-    Lengths,
-    ModelRef,
-    absolute_name,
-    check_backend,
-    resolve_encoder,
-    resolve_model,
-)
+from polyrank.loading import models
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Scorer
@@ -29,7 +19,7 @@ def load(
     *,
     device: str = "auto",
     precision: "Precision" = "auto",
-    backend: Backend = "torch",
+    backend: models.Backend = "torch",
     max_context_tokens: int | None = None,
     max_candidate_tokens: int | None = None,
     truncate_dim: int | None = None,
@@ -62,15 +52,15 @@ def load(
     >>> load("bm25")
     BM25('bm25')
     """
-    lengths = Lengths(max_context_tokens, max_candidate_tokens)
-    whole = name if truncate_dim is None else f"{name}{CUT}{truncate_dim}"
-    ref = resolve_model(whole, backend=backend, lengths=lengths)
-    check_backend([ref], backend)
+    lengths = models.Lengths(max_context_tokens, max_candidate_tokens)
+    whole = name if truncate_dim is None else f"{name}{models.CUT}{truncate_dim}"
+    ref = models.resolve_model(whole, backend=backend, lengths=lengths)
+    models.check_backend([ref], backend)
     return open_ranking(ref, device=device, precision=precision, corpus=corpus)
 
 
 def open_ranking(
-    ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
+    ref: models.ModelRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
 ) -> Scorer:
     """The Scorer of a reference, ready to rank; see ``load``."""
     stages = ref.stages(ref.backend)
@@ -87,15 +77,15 @@ def open_ranking(
 
 def load_stage(name: str | Path, *, device: str = "auto", precision: "Precision" = "auto") -> Scorer:
     """As ``load``, but a re-ranker that corrects an encoder comes without it."""
-    return open_model(resolve_model(name), device=device, precision=precision)
+    return open_model(models.resolve_model(name), device=device, precision=precision)
 
 
 def open_model(
-    ref: ModelRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
+    ref: models.ModelRef, *, device: str = "auto", precision: "Precision" = "auto", corpus: Sequence[str] = ()
 ) -> Scorer:
     """The Scorer of a reference; see ``load``. A re-ranker that corrects an encoder comes without it."""
-    scorer = _OPENERS[ref.kind](ref, device, precision, corpus)
-    scorer.name = absolute_name(ref.name)
+    scorer = _opened(ref, device, precision, corpus)
+    scorer.name = models.absolute_name(ref.name)
     if ref.truncate_dim is not None:
         encoder_of(scorer).truncate(ref.truncate_dim)
     if ref.corrects:
@@ -103,57 +93,35 @@ def open_model(
     return scorer
 
 
-def _open_lexical(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
-    lexical = BM25() if ref.name == "bm25" else TfIdf()
-    return lexical.fit(list(dict.fromkeys(corpus))) if corpus else lexical
+def _opened(ref: models.ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
+    if ref.kind == "lexical":
+        lexical = BM25() if ref.name == "bm25" else TfIdf()
+        return lexical.fit(list(dict.fromkeys(corpus))) if corpus else lexical
+    if ref.kind == "ranker":
+        from polyrank.scorers.ranker import load_ranker
+
+        parts = {part.name: part for part in ref.parts}
+        return load_ranker(_folder(ref), lambda name: open_model(parts[name], device=device, precision=precision))
+    if ref.kind == "trained" and ref.backend != "torch":
+        from polyrank.scorers.exported import load_exported
+
+        return load_exported(_folder(ref), ref.backend, device=device, precision=precision)
+    from polyrank.scorers import load  # imports torch, which BM25 does not need
+
+    if ref.kind == "trained":
+        return load.saved_scorer(_folder(ref), device=device, precision=precision)
+    if ref.kind == "foreign":
+        return load.foreign_scorer(_folder(ref), ref.lengths, device=device, precision=precision)
+    return load.untuned_scorer(ref.backbone, lengths=ref.lengths, device=device, precision=precision)
 
 
-def _open_untuned(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
-    from polyrank.scorers.load import untuned_scorer
-
-    return untuned_scorer(ref.backbone, device=device, precision=precision, **asdict(ref.lengths))
-
-
-def _open_foreign(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
-    from polyrank.scorers.load import foreign_scorer
-
-    return foreign_scorer(_folder(ref), device=device, precision=precision, **asdict(ref.lengths))
-
-
-def _open_trained(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
-    if ref.backend == "torch":
-        from polyrank.scorers.load import saved_scorer
-
-        return saved_scorer(_folder(ref), device=device, precision=precision)
-    from polyrank.scorers.exported import load_exported
-
-    return load_exported(_folder(ref), ref.backend, device=device, precision=precision)
-
-
-def _open_terms(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[str]) -> Scorer:
-    from polyrank.scorers.ranker import load_ranker
-
-    parts = {part.name: part for part in ref.parts}
-    return load_ranker(_folder(ref), lambda name: open_model(parts[name], device=device, precision=precision))
-
-
-_OPENERS: dict[str, Callable[[ModelRef, str, "Precision", Sequence[str]], Scorer]] = {
-    "lexical": _open_lexical,
-    "untuned": _open_untuned,
-    "foreign": _open_foreign,
-    "trained": _open_trained,
-    "ranker": _open_terms,
-}
-"""The function that opens each kind of ``ModelRef``."""
-
-
-def _folder(ref: ModelRef) -> Path:
+def _folder(ref: models.ModelRef) -> Path:
     assert ref.folder is not None, "all kinds with weights have a folder"
     return ref.folder
 
 
 def load_encoder(
-    name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: Backend = "torch"
+    name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: models.Backend = "torch"
 ) -> Encoder:
     """As ``load``, for models with vectors; of a ranker, the vectors that it searches.
 
@@ -164,10 +132,10 @@ def load_encoder(
 
 
 def load_ranking(
-    name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: Backend = "torch"
+    name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: models.Backend = "torch"
 ) -> Scorer:
     """As ``load``, for models and rankers whose vectors an index can hold; see ``load_encoder``."""
-    return open_ranking(resolve_encoder(name, backend=backend), device=device, precision=precision)
+    return open_ranking(models.resolve_encoder(name, backend=backend), device=device, precision=precision)
 
 
 def encoder_of(scorer: Scorer) -> Encoder:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.protocol import Offer, Term, Weighed
 from polyrank.scorers.two_stage import SHORTLIST, rerank
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Ranker(Scorer):
@@ -197,7 +194,7 @@ class Ranker(Scorer):
 
         path = Path(path)
         terms: list[dict[str, Any]] = []
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, Any] = {}
         for number, weighed in enumerate(self.terms):
             state, arrays = weighed.term.to_dict()
             if "model" in state:

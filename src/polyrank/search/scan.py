@@ -14,18 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.index.protocol import Block
-from polyrank.search import kernels
+from polyrank.search import blocks, kernels
 from polyrank.search.best import Best
-from polyrank.search.blocks import (
-    ROUNDING,
-    ROUNDING_OF_RESULT,
-    Floats,
-    add_offsets,
-    as_tensor,
-    bf16_of,
-    lay_out,
-    norms_of,
-)
 from polyrank.search.query import Machine, Query
 from polyrank.search.scoring import close_bounds, loose_bounds, rounding_of_mean, steepness
 
@@ -75,13 +65,15 @@ def scan(queries: Sequence[Query], block: Block, machine: Machine) -> None:
 def scan_in_tiles(queries: Sequence[Query], block: Block, _: Machine) -> None:
     """Scan by the compiled loops, which turn products into bounds at once; in the bits of the queries' way."""
     bits = queries[0].way.bits
-    quantized = kernels.quantized_of(block.vectors) if bits == 8 else bf16_of(block.vectors) if bits == 16 else None
-    norms = norms_of(block.vectors)
+    quantized = (
+        kernels.quantized_of(block.vectors) if bits == 8 else blocks.bf16_of(block.vectors) if bits == 16 else None
+    )
+    norms = blocks.norms_of(block.vectors)
     for group in _groups(queries):
         tiles = kernels.to_tiles([query.int16 or query.columns for query in group], bits)
         limits = [_limits(query) for query in group]
         for part in _chunks(block, 1):
-            rows = as_tensor(block.vectors[part]) if quantized is None else quantized[part]
+            rows = blocks.as_tensor(block.vectors[part]) if quantized is None else quantized[part]
             row_errors = None if quantized is None else quantized.row_errors[part]
             all_bounds = kernels.bounds_in_tiles(rows, tiles, norms[part], row_errors, limits)
             for query, bounds in zip(group, all_bounds, strict=True):
@@ -92,7 +84,7 @@ def _limits(query: Query) -> tuple[float, ...]:
     """The numbers that bounds in tiles need: as in ``_error`` and ``upper_bounds``."""
     split = kernels.ROUNDING_OF_TILES if query.way.bits == 32 and kernels.has_amx() else 0.0
     alone = query.context_error + query.best.rounding + query.best.norm * split
-    of_mean = steepness(query.n_columns), rounding_of_mean(query.n_columns), 4.0 * ROUNDING
+    of_mean = steepness(query.n_columns), rounding_of_mean(query.n_columns), 4.0 * blocks.ROUNDING
     return query.best.norm * (1.0 + 1e-6) + alone, alone * (1.0 + 1e-6), *of_mean
 
 
@@ -111,10 +103,10 @@ def _error(query: Query, norms: Tensor, row_errors: Tensor) -> Tensor:
 def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
     """Scan columns and candidates in fp32."""
     groups = _groups(queries)
-    stacks = [lay_out(torch.cat([query.columns for query in group]), len(block.rows)) for group in groups]
-    norms = norms_of(block.vectors)
+    stacks = [blocks.lay_out(torch.cat([query.columns for query in group]), len(block.rows)) for group in groups]
+    norms = blocks.norms_of(block.vectors)
     for part in _chunks(block, max(stack.shape[1] for stack in stacks)):
-        vectors, sizes = as_tensor(block.vectors[part]), torch.from_numpy(norms[part])
+        vectors, sizes = blocks.as_tensor(block.vectors[part]), torch.from_numpy(norms[part])
         for group, stack in zip(groups, stacks, strict=True):
             products = _buffers.take("products", len(vectors), stack.shape[1])
             torch.mm(vectors, stack, out=products)
@@ -129,7 +121,7 @@ def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
 
 def scan_int8(queries: Sequence[Query], block: Block, _: Machine) -> None:
     """Scan columns in int16 and candidates in int8 by the compiled loops."""
-    rows, norms = kernels.quantized_of(block.vectors), norms_of(block.vectors)
+    rows, norms = kernels.quantized_of(block.vectors), blocks.norms_of(block.vectors)
     for group in _groups(queries):
         columns = kernels.join([query.int16 for query in group if query.int16 is not None])
         for part in _chunks(block, len(columns.scales)):
@@ -152,9 +144,9 @@ def _bounds_at(products: Tensor, error: Tensor, positions: Tensor) -> Tensor:
 
 def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
     """Scan context vectors and candidates in bf16 by torch."""
-    rows, norms = bf16_of(block.vectors), norms_of(block.vectors)
+    rows, norms = blocks.bf16_of(block.vectors), blocks.norms_of(block.vectors)
     for group in _groups(queries):
-        columns = lay_out(torch.cat([query.bf16 for query in group if query.bf16 is not None]), len(block.rows))
+        columns = blocks.lay_out(torch.cat([query.bf16 for query in group if query.bf16 is not None]), len(block.rows))
         for part in _chunks(block, columns.shape[1]):
             shape = part.stop - part.start, columns.shape[1]
             rounded = _buffers.take("products", *shape, torch.bfloat16)
@@ -187,7 +179,7 @@ def bounds_in_bf16(
         compiled: whether to use the compiled loop.
     """
     error = _error(query, norms, row_errors)
-    error.add_(products.abs().amax(1), alpha=ROUNDING_OF_RESULT)
+    error.add_(products.abs().amax(1), alpha=blocks.ROUNDING_OF_RESULT)
     return loose_bounds(products, error, spare, compiled=compiled)
 
 
@@ -215,9 +207,9 @@ def _chunks(block: Block, n_columns: int) -> list[slice]:
     return parts if block.alive is None else [part for part in parts if block.alive[part].any()]
 
 
-def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
+def _offer_close(best: Best, block: Block, part: slice, bounds: blocks.Floats) -> None:
     """The bounds come from fp32 scores; candidates near the top are scored again in fp64."""
-    bounds, n_before = add_offsets(bounds, block, part), best.n_scored
+    bounds, n_before = blocks.add_offsets(bounds, block, part), best.n_scored
     positions = _reaching(bounds, best.threshold)
     best.offer(block, part.start + positions, bounds[positions], close=True)
     n_alive = len(bounds) if block.alive is None else int(np.count_nonzero(block.alive[part]))
@@ -225,7 +217,7 @@ def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
 
 
 def _offer_far(
-    best: Best, block: Block, part: slice, coarse: Floats, fine: Callable[[Tensor], Tensor] | None = None
+    best: Best, block: Block, part: slice, coarse: blocks.Floats, fine: Callable[[Tensor], Tensor] | None = None
 ) -> None:
     """The bounds may be far above the scores.
 
@@ -235,13 +227,13 @@ def _offer_far(
         coarse: their bounds ``[n]``.
         fine: computes closer bounds at some positions in ``part``, for candidates whose coarse bound reaches the best.
     """
-    bounds = add_offsets(coarse, block, part)
+    bounds = blocks.add_offsets(coarse, block, part)
     _offer_first(best, block, part, bounds)
     positions = _reaching(bounds, best.threshold)
     if len(positions):
         at, bounds = part.start + positions, bounds[positions]
         if fine is not None:
-            bounds = add_offsets(fine(torch.from_numpy(positions)).numpy(), block, at)
+            bounds = blocks.add_offsets(fine(torch.from_numpy(positions)).numpy(), block, at)
         best.defer(block, at, bounds)
 
 
@@ -259,7 +251,7 @@ def _offer_by_columns(
     _offer_far(query.best, block, part, coarse.numpy(), fine)
 
 
-def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:
+def _offer_first(best: Best, block: Block, part: slice, bounds: blocks.Floats) -> None:
     """Before any score is known, offer the few largest bounds, which sets the threshold, and mark them as spent.
 
     Bounds of candidates that are not alive are spent too; a filter makes many.
@@ -273,6 +265,6 @@ def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:
         bounds[first] = SPENT
 
 
-def _reaching(bounds: Floats, threshold: float) -> NDArray[np.intp]:
+def _reaching(bounds: blocks.Floats, threshold: float) -> NDArray[np.intp]:
     """Positions of bounds that reach the threshold and are not spent. NaN counts too, and is refused later."""
     return np.flatnonzero(~(bounds < max(threshold, LOWEST)))

@@ -92,12 +92,8 @@ class Catalogue:
             as_given = {candidate.id for candidate in candidates} - {candidates[row].id for row in new}
             for candidate in previous:
                 if candidate.id not in as_given and not candidate.is_same(stored.get(candidate.id)):
-                    raise HttpError(
-                        412,
-                        f"candidate {shown(candidate.id)} was changed or removed after you read it; read it again",
-                        param="previous",
-                        code="changed",
-                    )
+                    message = f"candidate {shown(candidate.id)} was changed or removed after you read it; read it again"
+                    raise HttpError(412, message, param="previous", code="changed")
             writer.add([candidates[row] for row in new], vectors[new], replace=replace)
             return len(writer)
 

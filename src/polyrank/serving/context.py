@@ -18,7 +18,7 @@ from polyrank.serving.catalogue import Catalogue, are_within
 from polyrank.serving.errors import HttpError, shown
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import SMALL_BODY
-from polyrank.serving.jobs import OverloadedError
+from polyrank.serving.jobs import WaitingThreads
 from polyrank.serving.keys import Keys, file_stamp
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
@@ -74,12 +74,10 @@ class Server:
     keys: Keys = field(default_factory=Keys)
     feedback: FeedbackLog | None = None
     draining: bool = False
-    n_blocking: int = 0
     keys_stamp: tuple[int, ...] = ()
     catalogues: dict[Path, Catalogue] = field(default_factory=dict)
-    n_searching: int = 0
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
-    searching: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-search"))
+    threads: WaitingThreads = field(default_factory=lambda: WaitingThreads(4, "polyrank-disk", MAX_BLOCKING))
+    searching: WaitingThreads = field(default_factory=lambda: WaitingThreads(4, "polyrank-search", MAX_SEARCHING))
     parsing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "polyrank-json"))
 
     @property
@@ -189,11 +187,8 @@ class Server:
         """Compute the parts of a request, see ``polyrank.serving.pool.Pool.compute``."""
         self.check_ready()
         if (n := sum(tokens)) > self.limits.tokens:
-            raise HttpError(
-                422,
-                f"the texts have about {n:,} tokens, the limit is {self.limits.tokens:,}; send fewer",
-                code="too_many",
-            )
+            message = f"the texts have about {n:,} tokens, the limit is {self.limits.tokens:,}; send fewer"
+            raise HttpError(422, message, code="too_many")
         return await self.pool.compute(name, tasks, tokens)
 
     async def compute_texts(
@@ -219,12 +214,8 @@ class Server:
         Raises:
             OverloadedError: too many calls wait already.
         """
-        if self.n_blocking >= MAX_BLOCKING:
-            raise OverloadedError(1.0)
-        self.n_blocking += 1
-        future = asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
-        future.add_done_callback(self._unblocked)
-        return await asyncio.shield(future)  # a change that has begun is completed even if the client leaves
+        # a change that has begun is completed even if the client leaves
+        return await asyncio.shield(self.threads.call(work, *arguments))
 
     async def run_search(self, work: Callable[..., T], *arguments: Any) -> T:
         """Call a function that searches the disk, for at most ``limits.filter_timeout_s`` and while the client waits.
@@ -239,26 +230,17 @@ class Server:
             with limit_searches(limit):
                 return work(*arguments)
 
-        if self.n_searching >= MAX_SEARCHING:
-            raise OverloadedError(1.0)
-        self.n_searching += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.searching, searched)
+            return await self.searching.call(searched)
         except asyncio.CancelledError:
             limit.cancel()
             raise
-        finally:
-            self.n_searching -= 1
 
     async def off_loop(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
         """Call a function whose duration grows with a body's size: in a thread, unless the body is small."""
         if size <= SMALL_BODY:
             return work(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self.parsing, work, *arguments)
-
-    def _unblocked(self, future: "asyncio.Future[Any]") -> None:
-        self.n_blocking -= 1
-        future.cancelled() or future.exception()  # marks the error as seen: the client may have left
 
     def catalogue(self, name: str) -> Catalogue:
         """The candidates of an index."""

@@ -6,17 +6,7 @@ from collections.abc import Iterable, Mapping
 from http.client import responses
 from typing import Any
 
-from polyrank.errors import (
-    DataError,
-    DeadlineError,
-    LockedError,
-    MissingExtraError,
-    OfflineError,
-    PolyrankError,
-    ReadOnlyError,
-    ResourceError,
-    UsageError,
-)
+from polyrank import errors
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.pool import RefusedError, WorkerDiedError
 
@@ -103,11 +93,11 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 3] + "...")
 
 
-def of_validation(errors: Iterable[Mapping[str, Any]]) -> HttpError:
+def of_validation(details: Iterable[Mapping[str, Any]]) -> HttpError:
     """Describe the fields that are missing or wrong, without quoting their values."""
     problems: list[str] = []
     param = None
-    for error in errors:
+    for error in details:
         field = _field(error.get("loc", ())[1:])  # the first part is body, query or path
         if error.get("type") == "token_ids":
             return HttpError(400, f"{field}: {error['msg']}", param=field, code="token_ids")
@@ -149,21 +139,25 @@ def http_error(error: Exception) -> HttpError:
             return HttpError(500, "the model's process died during this request; send less", code="worker_died")
         case RefusedError():
             return _of_refusal(error.kind, str(error))
-        case PolyrankError():
+        case errors.PolyrankError():
             return _of_refusal(type(error).__name__, str(error))
     return HttpError(500, "internal error", code="internal")
 
 
 # status, code, and a message that replaces the error's, which may name files of the server; empty: the error's own
 _REFUSALS = {
-    UsageError.__name__: (400, "refused", ""),
-    MissingExtraError.__name__: (400, "refused", ""),
-    DataError.__name__: (422, "refused", ""),
-    LockedError.__name__: (409, "locked", "another process is writing to this index; try again when it has finished"),
-    ResourceError.__name__: (507, "storage", "the disk is full or failing; nothing was written"),
-    ReadOnlyError.__name__: (507, "read_only", "the server's disk cannot be written to; nothing was written"),
-    DeadlineError.__name__: (504, "deadline", ""),
-    OfflineError.__name__: (
+    errors.UsageError.__name__: (400, "refused", ""),
+    errors.MissingExtraError.__name__: (400, "refused", ""),
+    errors.DataError.__name__: (422, "refused", ""),
+    errors.LockedError.__name__: (
+        409,
+        "locked",
+        "another process is writing to this index; try again when it has finished",
+    ),
+    errors.ResourceError.__name__: (507, "storage", "the disk is full or failing; nothing was written"),
+    errors.ReadOnlyError.__name__: (507, "read_only", "the server's disk cannot be written to; nothing was written"),
+    errors.DeadlineError.__name__: (504, "deadline", ""),
+    errors.OfflineError.__name__: (
         503,
         "offline",
         "the server that stores the candidates does not answer; try again later; a change may be partly applied",

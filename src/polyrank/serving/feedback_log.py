@@ -5,14 +5,13 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from polyrank.config.serving import FeedbackSettings
 from polyrank.errors import DataError, PolyrankError, ResourceError
 from polyrank.feedback import FeedbackStore, Outcome, Shown
 from polyrank.serving.errors import HttpError
-from polyrank.serving.jobs import OverloadedError
+from polyrank.serving.jobs import WaitingThreads
 from polyrank.storage.sqlite import log_size
 
 log = logging.getLogger("polyrank.serving")
@@ -39,10 +38,9 @@ class FeedbackLog:
         assert settings.file is not None
         self.settings, self.store = settings, FeedbackStore(settings.file, keep_text=settings.keep_text)
         self._bytes_of, self._day = Counter[str](), 0.0  # of each key on that day
-        self._thread = ThreadPoolExecutor(1, "polyrank-feedback")
+        self._thread = WaitingThreads(1, "polyrank-feedback", MAX_OUTCOMES)
         self._waiting: deque[Shown] = deque()
         self._n_queued = self._n_written = 0  # characters; each is changed by one thread
-        self._n_outcomes = 0
         self._scheduled = self._failing = False
         self.n_lost = 0
         self.reporting = asyncio.Lock()  # a report reads the whole file, and several would keep others from the disk
@@ -81,12 +79,7 @@ class FeedbackLog:
             OverloadedError: too many entries wait for the disk.
         """
         self._count(key, *entries)
-        if self._n_outcomes >= MAX_OUTCOMES:
-            raise OverloadedError(1.0)
-        self._n_outcomes += 1
-        future = asyncio.get_running_loop().run_in_executor(self._thread, self._record, entries)
-        future.add_done_callback(self._recorded)
-        return await asyncio.shield(future)
+        return await asyncio.shield(self._thread.call(self._record, entries))
 
     def _count(self, key: str, *entries: Shown | Outcome) -> None:
         """Count the bytes of a key's entries.
@@ -123,10 +116,6 @@ class FeedbackLog:
             if self.n_lost and "is unknown" in str(error):
                 raise ResourceError("the shown replies could not be recorded; send them with the outcome") from error
             raise
-
-    def _recorded(self, future: "asyncio.Future[int]") -> None:
-        self._n_outcomes -= 1
-        future.cancelled() or future.exception()  # marks the error as seen: the client may have left
 
     def _try_to_write(self) -> None:
         self._scheduled = False

@@ -174,12 +174,8 @@ class Guard:
                 raise HttpError(403, "this key may not change candidates; use a write key", code="read_only_key")
         elif self.keys or changes:
             which = "no valid key; send one" if self.keys else "changes need the key that the server printed; send it"
-            raise HttpError(
-                401,
-                f"{which} as Authorization: Bearer KEY",
-                code="invalid_api_key",
-                headers={"www-authenticate": 'Basic realm="polyrank", charset="UTF-8"'},
-            )
+            message, basic = f"{which} as Authorization: Bearer KEY", 'Basic realm="polyrank", charset="UTF-8"'
+            raise HttpError(401, message, code="invalid_api_key", headers={"www-authenticate": basic})
 
     @staticmethod
     def _check_local(headers: dict[str, str]) -> None:
@@ -207,11 +203,8 @@ class Guard:
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            raise HttpError(
-                408,
-                f"the request did not arrive within {self.limits.body_timeout_s:g} s; send it faster",
-                headers=CLOSE,
-            ) from None
+            message = f"the request did not arrive within {self.limits.body_timeout_s:g} s; send it faster"
+            raise HttpError(408, message, headers=CLOSE) from None
 
     def _count_large(self, request: "_Request", size: int) -> None:
         """Count the bytes of a large body that have arrived."""

@@ -10,12 +10,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from polyrank.serving.tasks import Task
 
+T = TypeVar("T")
 SMOOTHING = 0.2  # weight of the newest batch in the cost per token
 FIRST_COST = 2e-5  # seconds per token, until it is measured
 IN_TIME = 0.8  # share of the time until a deadline that the estimated wait may take
@@ -61,6 +63,37 @@ class OverloadedError(Exception):
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"too many requests are waiting; try again in {math.ceil(retry_after)} s")
         self.retry_after = retry_after
+
+
+class WaitingThreads(ThreadPoolExecutor):
+    """Threads for calls that block, each with a client that waits for it.
+
+    Args:
+        n: threads.
+        name: of the threads, with a number.
+        most: calls that may wait.
+    """
+
+    def __init__(self, n: int, name: str, most: int) -> None:
+        super().__init__(n, name)
+        self.most, self.n_waiting = most, 0
+
+    def call(self, work: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        """Start a call, in the event loop.
+
+        Raises:
+            OverloadedError: too many calls wait already.
+        """
+        if self.n_waiting >= self.most:
+            raise OverloadedError(1.0)
+        self.n_waiting += 1
+        future = asyncio.get_running_loop().run_in_executor(self, work, *arguments)
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, future: "asyncio.Future[Any]") -> None:
+        self.n_waiting -= 1
+        future.cancelled() or future.exception()  # marks the error as seen: the client may have left
 
 
 class JobQueue:

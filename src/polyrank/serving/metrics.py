@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from polyrank.serving.jobs import Job
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+TOGETHER = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
@@ -14,26 +15,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter("polyrank_requests", "Requests answered.", ("route", "status"), registry=self.registry)
-        self._seconds = Histogram(
-            "polyrank_request_seconds",
-            "From a request to its answer.",
-            ("route",),
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._batches = Histogram(
-            "polyrank_batch_jobs",
-            "Jobs computed together.",
-            ("operation",),
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
-            registry=self.registry,
-        )
-        self._busy = Counter(
-            "polyrank_model_seconds", "Seconds in which models computed.", ("operation",), registry=self.registry
-        )
-        self._tokens = Counter("polyrank_tokens", "Tokens read, as estimated.", ("operation",), registry=self.registry)
-        self._deaths = Counter("polyrank_worker_deaths", "Processes that died.", registry=self.registry)
+        registry, of = self.registry, ("operation",)
+        self._requests = Counter("polyrank_requests", "Requests answered.", ("route", "status"), registry=registry)
+        what = "From a request to its answer."
+        self._seconds = Histogram("polyrank_request_seconds", what, ("route",), buckets=SECONDS, registry=registry)
+        what = "Jobs computed together."
+        self._batches = Histogram("polyrank_batch_jobs", what, of, buckets=TOGETHER, registry=registry)
+        self._busy = Counter("polyrank_model_seconds", "Seconds in which models computed.", of, registry=registry)
+        self._tokens = Counter("polyrank_tokens", "Tokens read, as estimated.", of, registry=registry)
+        self._deaths = Counter("polyrank_worker_deaths", "Processes that died.", registry=registry)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count a request."""

@@ -45,11 +45,8 @@ def check_fields(request: Request, payload: Dialect, model: str | None = None) -
         warn(request, "the model that the body names is not served; model=NAME in the address selects one")
         return model
     if None not in (model, payload.model) and payload.model != model:
-        raise HttpError(
-            422,
-            f"the body names model {shown(payload.model or '')} and the address {shown(model or '')}",
-            param="model",
-        )
+        message = f"the body names model {shown(payload.model or '')} and the address {shown(model or '')}"
+        raise HttpError(422, message, param="model")
     return payload.model or model
 
 

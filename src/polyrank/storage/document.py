@@ -26,16 +26,16 @@ class DocumentKind:
     Args:
         name: what errors call a folder of this kind.
         file: name of the document in the folder.
-        format: the format version that polyrank writes and reads.
-        missing: what the user can do if the folder has no such document.
         remedy: what the user can do if the document is damaged.
+        missing: what the user can do if the folder has no such document.
+        format: the format version that polyrank writes and reads.
         parts: names of the other files in the folder.
     """
 
     name: str
     file: str
-    missing: str
     remedy: str
+    missing: str = "check the path"
     format: int = 1
     parts: tuple[str, ...] = ()
 

@@ -175,9 +175,6 @@ def fit(
         for state in states:
             state.drop_records_after(done)
 
-    def least_stale() -> int:
-        return min(state.n_stale for state in states)
-
     def seconds() -> float:
         return round(clock() - started, 3)
 
@@ -197,7 +194,9 @@ def fit(
 
     prepared = prefetched(prepare, range(done, n_steps), ahead=ahead)
     with stop_on_signals() as request, closing(prepared) as batches:
-        while done < n_steps and not stop and not (early_stopping and least_stale() >= early_stopping):
+        while done < n_steps and not stop:
+            if early_stopping and min(state.n_stale for state in states) >= early_stopping:
+                break
             rows, batch = next(batches)
             counts.update(source.counts(rows))
             losses = step.losses(batch, done)

@@ -12,25 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyrank.config.methods import (
-    ConvertMethod,
-    DistillMethod,
-    ImitatingMethod,
-    InBatchNegatives,
-    ListwiseMethod,
-    MutualMethod,
-    RerankMethod,
-)
+from polyrank.config import methods
 from polyrank.config.train import NegativesConfig, NegativeSource, TrainConfig
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
 from polyrank.models import Convert, CrossEncoder, EncoderNetwork, LateCrossEncoder
 from polyrank.models.bi_encoder import TwoTowers
-from polyrank.models.losses import LossFunction, cross_entropy
+from polyrank.models.losses import LogQ, LossFunction, cross_entropy
 from polyrank.negatives.hard import HardNegatives, collect_right_answers
-from polyrank.negatives.mixed import MixedNegatives
-from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
+from polyrank.negatives.random import GivenNegatives, MixedNegatives, Negatives, RandomNegatives, right_answers
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
@@ -45,7 +36,6 @@ from polyrank.training.rerank import RerankStep
 from polyrank.training.steps import InBatchStep, ListwiseStep
 from polyrank.training.stored_tokens import StoredTokens, open_tokens
 from polyrank.training.teacher import TEACHER_SCORES, Teacher
-from polyrank.training.weighting import LogQ
 
 N_DRAWN = 300
 """Wrong candidates of a context from which a first stage chooses the hardest, for a training with it."""
@@ -91,7 +81,7 @@ def make_step(
             drawn, most = replace(drawn, n=max(drawn.n, count_distinct(_responses(examples), N_DRAWN + 1) - 1)), N_POOL
         negatives = make_negatives(rankers, drawn, examples, seed=seed, folder=folder, n_pool=most, notify=notify)
     tokens = [_stored_tokens(ranker, examples, notify) for ranker in rankers]
-    if isinstance(method, InBatchNegatives):
+    if isinstance(method, methods.InBatchNegatives):
         assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
         loss = loss or partial(cross_entropy, smoothing=method.smoothing)
         weighting = LogQ(Counter(map(response_of, examples))) if method.negatives_weighting == "logq" else None
@@ -107,7 +97,7 @@ def make_step(
             stored=tokens[0],
             cuts=_cuts(first.model, getattr(method, "matryoshka_dims", ())),
         )
-        if not isinstance(method, ConvertMethod):
+        if not isinstance(method, methods.ConvertMethod):
             return in_batch
         assert isinstance(first.model, Convert), "Recipe allows this method for a ConveRT only"
         return ConvertStep(first.model, in_batch, method.scale_steps, summed=settings.loss == "sum")
@@ -132,18 +122,18 @@ def make_step(
     # other models that score the examples do so in the precision of the training, never in int8
     precision = "fp32" if dtype == torch.float32 else settings.precision
     match method:
-        case ListwiseMethod():
+        case methods.ListwiseMethod():
             return steps[0]
-        case RerankMethod():
+        case methods.RerankMethod():
             assert isinstance(first.model, CrossEncoder | LateCrossEncoder), "Recipe allows it for Cross-encoders only"
             encoder = load_encoder(method.first_stage, device=str(device), precision=precision)
             first.model.zero_head()
             if isinstance(first.scorer, LateScorer):
                 first.scorer.follow(encoder, ("context", "candidate"))
             return RerankStep(steps[0], encoder, settings.negatives.n)
-        case MutualMethod():
+        case methods.MutualMethod():
             return MutualStep(steps[0], steps[1], _imitation(method, labels))
-        case DistillMethod():
+        case methods.DistillMethod():
             teacher = load(method.teacher, device=str(device), precision=precision)
             wrong = settings.negatives
             repeats = not wrong.redraw and "mined" not in wrong.sources
@@ -169,7 +159,7 @@ def _cuts(model: EncoderNetwork, dimensions: Sequence[int]) -> list[Callable[[Te
     return [partial(model.context_tower.prefix, dimension=n) for n in dimensions]
 
 
-def _imitation(method: ImitatingMethod, labels: LossFunction) -> Imitation:
+def _imitation(method: methods.ImitatingMethod, labels: LossFunction) -> Imitation:
     return Imitation(method.alpha, method.temperature, method.label_weight, labels)
 
 

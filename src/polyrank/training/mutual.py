@@ -4,14 +4,14 @@ Both methods rank lists: the response and the same wrong candidates for every ne
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polyrank.devices.random_state import restored_random_state
 from polyrank.models.losses import LossFunction, cross_entropy, imitation
+from polyrank.scorers.network import without_dropout
 from polyrank.training.inputs import Lists, Positions
 from polyrank.training.learner import Loss
 from polyrank.training.steps import ListwiseStep, first_is_right
@@ -115,14 +115,3 @@ class DistillStep:
         if self.imitation.alpha:
             targets = self.teacher.scores(positions, lists).to(values.device)
         yield Loss(self.imitation.loss(values, targets, allowed), len(lists.examples))
-
-
-@contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode inside, and restore the model's mode afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

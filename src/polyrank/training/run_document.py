@@ -16,12 +16,7 @@ from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import sha256_file
 from polyrank.training.data import examples_digest
 
-RECIPE = DocumentKind(
-    name="run folder",
-    file="recipe.json",
-    missing="check the path",
-    remedy="train again with `overwrite=True`",
-)
+RECIPE = DocumentKind(name="run folder", file="recipe.json", remedy="train again with `overwrite=True`")
 INPUTS = "inputs"
 """The table of digests of data and models, and of the name of the loss: they decide a run's result with the recipe."""
 

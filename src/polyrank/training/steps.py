@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyrank.models import CrossEncoder, EncoderNetwork, Network
-from polyrank.models.losses import LossFunction, cross_entropy
+from polyrank.models.losses import LogQ, LossFunction, cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.scorers.late import LateScorer
@@ -29,7 +29,6 @@ from polyrank.training.learner import Loss
 from polyrank.training.row_losses import mean_loss
 from polyrank.training.shares import encode_in_shares, encode_own, gathered
 from polyrank.training.stored_tokens import StoredTokens
-from polyrank.training.weighting import LogQ
 
 
 @dataclass(frozen=True, slots=True)

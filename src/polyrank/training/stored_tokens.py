@@ -25,9 +25,7 @@ from polyrank.storage.durable import new_folder, sha256_file
 from polyrank.text import Texts
 from polyrank.wording import counted
 
-DOCUMENT = DocumentKind(
-    name="folder of token ids", file="tokens.json", missing="check the path", remedy="delete the folder"
-)
+DOCUMENT = DocumentKind(name="folder of token ids", file="tokens.json", remedy="delete the folder")
 CONTEXTS, RESPONSES, RIGHTS = "contexts", "responses", "rights"
 PARTS = (CONTEXTS, RESPONSES, RIGHTS)
 FILES = tuple(f"{part}{what}.bin" for part in PARTS for what in ("", "-ends"))

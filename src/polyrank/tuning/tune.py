@@ -24,6 +24,7 @@ from polyrank.tuning.durations import milliseconds
 from polyrank.tuning.scored import Progress, ScoredLists, lists_to_fit
 from polyrank.tuning.selection import HeldOut
 from polyrank.tuning.threshold import choose_threshold
+from polyrank.wording import percent
 
 MAX_LISTS = 1000
 
@@ -55,7 +56,8 @@ class Tuning:
     held_out: HeldOut
 
     def __repr__(self) -> str:
-        return f"Tuning({self.ranker!r}, R@1 {_signed(self.gain['R@1'])} over {self.alone}, {self.n_lists:,} lists)"
+        gain = percent(self.gain["R@1"], signed=True)
+        return f"Tuning({self.ranker!r}, R@1 {gain} over {self.alone}, {self.n_lists:,} lists)"
 
     def _repr_html_(self) -> str:
         """The table of terms, for notebooks."""
@@ -64,8 +66,8 @@ class Tuning:
             [
                 row["name"],
                 ", ".join(f"{weight:.3g}" for weight in row["weights"].values()),
-                _signed(row["with"]["R@1"]) if "with" in row else "",
-                _signed(row["without"]["R@1"]) if "without" in row else "",
+                percent(row["with"]["R@1"], signed=True) if "with" in row else "",
+                percent(row["without"]["R@1"], signed=True) if "without" in row else "",
                 float(row["milliseconds"]),
             ]
             for row in self.rows
@@ -232,12 +234,3 @@ def _fixed(terms: Sequence[Term], weights: Mapping[str, float]) -> dict[Term, fl
                 raise UsageError(f"{term.name} {why}, so {weight:g} cannot be fixed; leave it out")
             fixed[term] = weight
     return fixed
-
-
-def _signed(figure: Mapping[str, float]) -> str:
-    """A difference of R@1 in points, with its interval.
-
-    >>> _signed({"mean": 0.1, "low": 0.05, "high": 0.15})
-    '+10.0 (+5.0 to +15.0)'
-    """
-    return f"{100 * figure['mean']:+.1f} ({100 * figure['low']:+.1f} to {100 * figure['high']:+.1f})"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.config.checked import read_choice
-from polyrank.errors import ArtifactError, MissingExtraError, UsageError
+from polyrank.errors import ArtifactError, UsageError, needs
 from polyrank.storage.quantized import AnyVectors
 
 Kind = Literal["flat", "sq8", "ivfpq", "hnsw"]
@@ -184,10 +184,8 @@ def read_ann(data: bytes) -> Ann:
 
 
 def _faiss() -> ModuleType:
-    try:
+    with needs("faiss-cpu", "faiss"):
         import faiss
-    except ImportError as error:
-        raise MissingExtraError("faiss-cpu", "faiss") from error
     return faiss
 
 

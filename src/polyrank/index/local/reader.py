@@ -24,17 +24,6 @@ from polyrank.index.local.counts import RowCounts
 from polyrank.index.local.filtered import FilteredViews, View
 from polyrank.index.local.lock import acknowledged_change, check_acknowledged
 from polyrank.index.local.matrix import REMEDY, Matrix, Verification, open_matrix
-from polyrank.index.local.store import (
-    Meta,
-    connect,
-    read_meta,
-    read_rows,
-    reading,
-    row_numbers,
-    scan_all_rows,
-    sqlite_errors,
-    transaction,
-)
 from polyrank.index.protocol import Block, CandidatePage, H, Index, Search, check_fingerprint
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
@@ -107,7 +96,7 @@ class LocalIndex(Index):
             file = _file_identity(self.path, immutable=True)
             try:
                 with ExitStack() as resources:
-                    connection = connect(self.path, write=False)
+                    connection = store.connect(self.path, write=False)
                     resources.callback(connection.close)
                     state = self._load(connection, None)
                     resources.pop_all()
@@ -188,7 +177,7 @@ class LocalIndex(Index):
         with self._reading():
             if opening not in (None, self.opening):
                 raise ArtifactError(f"{self.path} was replaced by another index; search again")
-            return [row.candidate for row in read_rows(self._connection, self.path, rows)]
+            return [row.candidate for row in store.read_rows(self._connection, self.path, rows)]
 
     def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
         while True:
@@ -207,23 +196,25 @@ class LocalIndex(Index):
                     raise
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
-        with self._reading(), transaction(self._connection, self.path, write=False):
+        with self._reading(), store.transaction(self._connection, self.path, write=False):
             return store.find(self._connection, self.path, ids)
 
     def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
-        with self._reading(), transaction(self._connection, self.path, write=False):
-            rows = read_rows(self._connection, self.path, list(row_numbers(self._connection, self.path, ids).values()))
+        with self._reading(), store.transaction(self._connection, self.path, write=False):
+            rows = store.read_rows(
+                self._connection, self.path, list(store.row_numbers(self._connection, self.path, ids).values())
+            )
         decoded = from_rows([row.vector for row in rows], self.precision) if rows else ()
         return {row.candidate.id: vector for row, vector in zip(rows, decoded, strict=True)}
 
     def _page(self, after: int, n: int, words: Sequence[str], filter: Filter | None) -> CandidatePage:
-        with self._reading(), transaction(self._connection, self.path, write=False):
+        with self._reading(), store.transaction(self._connection, self.path, write=False):
             return store.page(self._connection, self.path, after, n, words, filter)
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
-        with reading(self.path) as connection:
+        with store.reading(self.path) as connection:
             passing = None if filter is None else set(rows_where(connection, filter).tolist())
-            for row in scan_all_rows(connection, self.path, read_meta(connection, self.path)):
+            for row in store.scan_all_rows(connection, self.path, store.read_meta(connection, self.path)):
                 if passing is None or row.row in passing:
                     yield row.row, row.candidate
 
@@ -265,7 +256,7 @@ class LocalIndex(Index):
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """A number that changes with every commit of another connection."""
-        with sqlite_errors(self.path):
+        with store.sqlite_errors(self.path):
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _load(self, connection: sqlite3.Connection, previous: "_Loaded | None") -> "_Loaded":
@@ -279,8 +270,8 @@ class LocalIndex(Index):
     def _load_once(self, connection: sqlite3.Connection, previous: "_Loaded | None", *, rebuild: bool) -> "_Loaded":
         version = self._version(connection)
         expected = acknowledged_change(self.path)
-        with transaction(connection, self.path, write=False):
-            meta = read_meta(connection, self.path)
+        with store.transaction(connection, self.path, write=False):
+            meta = store.read_meta(connection, self.path)
             check_acknowledged(self.path, meta.change, expected)
             if previous is not None and (previous.meta.change, previous.matrix) == (meta.change, meta.matrix):
                 return replace(previous, meta=meta, version=version)
@@ -292,7 +283,7 @@ class LocalIndex(Index):
         views = tuple(view.blocks), indexes
         return _Loaded(meta, view.matrix, views, version, FilteredViews(self.path), RowCounts(self.path))
 
-    def _loaded_blocks(self, meta: Meta, previous: "_Loaded | None", rebuild: bool) -> BlockUpdate:
+    def _loaded_blocks(self, meta: store.Meta, previous: "_Loaded | None", rebuild: bool) -> BlockUpdate:
         """The blocks to update: those of a matrix that was written since the previous state, otherwise its own."""
         if previous is None or previous.meta.change < meta.matrix_change:  # removals since then are not listed
             self._verification = None
@@ -310,7 +301,7 @@ class LocalIndex(Index):
         index = indexes[0] if indexes else None
         return BlockUpdate(name, list(blocks), previous.meta.change, previous.meta.digest, index)
 
-    def _from_matrix(self, meta: Meta, rebuild: bool) -> BlockUpdate:
+    def _from_matrix(self, meta: store.Meta, rebuild: bool) -> BlockUpdate:
         nothing = BlockUpdate(meta.matrix, [], 0, 0)
         if not meta.matrix:
             return nothing
@@ -321,7 +312,7 @@ class LocalIndex(Index):
                 raise
             return nothing
 
-    def _of_matrix(self, matrix: Matrix, meta: Meta) -> BlockUpdate:
+    def _of_matrix(self, matrix: Matrix, meta: store.Meta) -> BlockUpdate:
         block = matrix.block
         fits = not len(block.rows) or block.vectors.shape == (len(block.rows), meta.dimension)
         if matrix.change != meta.matrix_change or not fits:
@@ -370,7 +361,7 @@ class _Loaded:
         file: identity of the file that was read, see ``_file_identity``.
     """
 
-    meta: Meta
+    meta: store.Meta
     matrix: str
     view: View
     version: int

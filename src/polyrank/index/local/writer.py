@@ -17,15 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.errors import ArtifactError, LockedError, MissingExtraError, PolyrankError, ResourceError, UsageError
-from polyrank.index.checks import (
-    Vectors,
-    as_vectors,
-    candidate_faults,
-    check_candidates,
-    id_faults,
-    refuse,
-    vector_faults,
-)
+from polyrank.index import checks
 from polyrank.index.local import lock, store
 from polyrank.index.local.ann import check_library, read_kind
 from polyrank.index.local.checked import CHECKED, is_checked, record_check
@@ -55,7 +47,7 @@ _log = logging.getLogger(__name__)
 def write_local(
     path: AnyPath,
     candidates: Sequence[Candidate],
-    vectors: Vectors | Iterable[Vectors],
+    vectors: checks.Vectors | Iterable[checks.Vectors],
     *,
     fingerprint: str,
     model: str,
@@ -68,11 +60,11 @@ def write_local(
     check_library(kind)
     check_replaceable(target, own_files=INDEX_FILES, replace=overwrite)
     if isinstance(vectors, np.ndarray):
-        vectors, faults = as_vectors(vectors, len(candidates), None)
-        refuse(vector_faults(vectors) | faults | candidate_faults(candidates))
-        vectors = _slices(vectors)
+        whole, faults = checks.as_vectors(vectors, len(candidates), None)
+        checks.refuse(checks.vector_faults(whole) | faults | checks.candidate_faults(candidates))
+        vectors = (whole[start : start + ROWS_AT_A_TIME] for start in range(0, max(len(whole), 1), ROWS_AT_A_TIME))
     else:
-        check_candidates(candidates)
+        checks.check_candidates(candidates)
     with ExitStack() as guard:
         if locked := overwrite and target.exists():
             lock.hold(guard, target)
@@ -83,24 +75,19 @@ def write_local(
                 raise LockedError(f"another process has made {target} meanwhile; run it again to replace it")
 
 
-def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vectors], meta: Meta) -> None:
+def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[checks.Vectors], meta: Meta) -> None:
     with closing(store.create(folder, meta)) as connection, store.sqlite_errors(folder):
         for part in parts:
             batch = candidates[meta.n : meta.n + len(part)]
-            array, faults = as_vectors(part, len(batch), meta.dimension or None)
-            refuse({meta.n + i: what for i, what in (vector_faults(array) | faults).items()})
+            array, faults = checks.as_vectors(part, len(batch), meta.dimension or None)
+            checks.refuse({meta.n + i: what for i, what in (checks.vector_faults(array) | faults).items()})
             meta = store.insert(connection, dataclasses.replace(meta, dimension=array.shape[1]), batch, array)
-        as_vectors([], len(candidates) - meta.n, None)  # raises unless every candidate has a vector
+        checks.as_vectors([], len(candidates) - meta.n, None)  # raises unless every candidate has a vector
         meta = _write_new_matrix(connection, folder, meta)
         store.write_meta(connection, meta)
         store.finish(connection)
     lock.write_lock_file(folder, meta.change)
     record_check(folder, meta)
-
-
-def _slices(vectors: Vectors) -> Iterator[Vectors]:
-    for start in range(0, max(len(vectors), 1), ROWS_AT_A_TIME):
-        yield vectors[start : start + ROWS_AT_A_TIME]
 
 
 def _write_new_matrix(connection: sqlite3.Connection, path: Path, meta: Meta) -> Meta:
@@ -205,16 +192,20 @@ class LocalWriter(IndexWriter):
         return self._meta.n
 
     def add(
-        self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False
+        self,
+        candidates: Sequence[Candidate],
+        vectors: checks.Vectors | Sequence[checks.Vectors],
+        *,
+        replace: bool = False,
     ) -> int:
         """See ``IndexWriter``; adds all of them or, after any error, none."""
         with self._exclusive():
             # an empty index without a dimension adopts that of its first vectors
-            array, faults = as_vectors(vectors, len(candidates), self._meta.dimension or None)
+            array, faults = checks.as_vectors(vectors, len(candidates), self._meta.dimension or None)
             old_rows = store.row_numbers(self._connection, self.path, [candidate.id for candidate in candidates])
             if not replace:
-                faults |= id_faults(candidates, old_rows)
-            refuse(vector_faults(array) | faults | candidate_faults(candidates))
+                faults |= checks.id_faults(candidates, old_rows)
+            checks.refuse(checks.vector_faults(array) | faults | checks.candidate_faults(candidates))
             if not candidates:
                 return self._meta.change
 

@@ -14,16 +14,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from polyrank.models.convert import quantization
 from polyrank.models.convert.layers import Layer, Reduction, SideNetwork, unit
-from polyrank.models.convert.quantization import (
-    Linear,
-    Norm,
-    Rounding,
-    SubwordEmbedding,
-    Table,
-    from_eight_bits,
-    to_eight_bits,
-)
 from polyrank.models.network import EncoderNetwork, Trunk, check_tensor_names
 from polyrank.models.packing import Packing
 from polyrank.text import Tokens
@@ -106,8 +98,8 @@ class Convert(EncoderNetwork):
         self.final_scale = math.sqrt(output_dim)
         self.subword_scale = math.sqrt(embedding_dim) if scale_embeddings else 1.0
         self.register_buffer("scale", torch.tensor(self.final_scale))
-        self.subwords = SubwordEmbedding(n_subwords, embedding_dim, dtype)
-        self.positions = nn.ModuleList(Table(period, embedding_dim, dtype) for period in position_periods)
+        self.subwords = quantization.SubwordEmbedding(n_subwords, embedding_dim, dtype)
+        self.positions = nn.ModuleList(quantization.Table(period, embedding_dim, dtype) for period in position_periods)
         self.layers = nn.ModuleList(
             Layer(
                 embedding_dim,
@@ -227,7 +219,7 @@ class Convert(EncoderNetwork):
             return state
         weights = {name for name, _ in self.named_parameters()}
         state = {name: t.to(self.dtype) if name in weights else t for name, t in state.items()}
-        state["subwords.weight"] = to_eight_bits(self.subwords.weight.detach(), self.subwords.seen)
+        state["subwords.weight"] = quantization.to_eight_bits(self.subwords.weight.detach(), self.subwords.seen)
         return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -235,11 +227,11 @@ class Convert(EncoderNetwork):
         state = self.state_dict()
         check_tensor_names(tensors, state)
         if self.dtype is not None:
-            weight = from_eight_bits(tensors["subwords.weight"], tensors["subwords.seen"])
+            weight = quantization.from_eight_bits(tensors["subwords.weight"], tensors["subwords.seen"])
             tensors = {**tensors, "subwords.weight": weight}
         self.load_state_dict({name: t.to(state[name].dtype, copy=True) for name, t in tensors.items()}, assign=True)
         for module in self.modules():
-            if isinstance(module, Rounding):
+            if isinstance(module, quantization.Rounding):
                 module.on_grid = True
 
     @torch.no_grad()
@@ -250,21 +242,21 @@ class Convert(EncoderNetwork):
             equal_sides: copy the weights of the context's network to those of the response and the earlier turns.
         """
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, quantization.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            elif isinstance(module, Norm):
+            elif isinstance(module, quantization.Norm):
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
-            elif isinstance(module, SubwordEmbedding | Table):
+            elif isinstance(module, quantization.SubwordEmbedding | quantization.Table):
                 nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
         for layer in self.layers:
             if isinstance(layer, Layer) and layer.bias is not None:
                 nn.init.zeros_(layer.bias.weight)
         for side in (module for module in self.modules() if isinstance(module, SideNetwork)):
             for module in side.modules():
-                if isinstance(module, Linear):
+                if isinstance(module, quantization.Linear):
                     nn.init.orthogonal_(module.weight)
         if equal_sides:
             for other in (self.response_side, self.earlier_side):

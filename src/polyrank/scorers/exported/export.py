@@ -9,8 +9,16 @@ from polyrank.loading.models import Backend, export_folder
 from polyrank.models import EncoderNetwork
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.records import Example
-from polyrank.scorers.exported.agreement import MAX_LOSS, MIN_OVERLAP, Agreement, agreement, sample_lists
-from polyrank.scorers.exported.fidelity import MIN_COSINE, sample_texts, worst_cosine
+from polyrank.scorers.exported.agreement import (
+    MAX_LOSS,
+    MIN_COSINE,
+    MIN_OVERLAP,
+    Agreement,
+    agreement,
+    sample_lists,
+    sample_texts,
+    worst_cosine,
+)
 from polyrank.scorers.exported.folder import OURS, open_export, read_manifest, write_manifest
 from polyrank.scorers.exported.graphs import write_graphs
 from polyrank.scorers.exported.sessions import check_installed
@@ -33,7 +41,7 @@ def export_model(
         examples: lists on which 8 bits are judged; empty: those of the shipped sample.
 
     Returns:
-        The worst cosine to fp32, see ``polyrank.scorers.exported.fidelity.worst_cosine``; for 8 bits, the Agreement.
+        The worst cosine to fp32, see ``polyrank.scorers.exported.agreement.worst_cosine``; for 8 bits, the Agreement.
 
     Raises:
         UsageError: an export exists and ``replace`` is false, or the model is a ConveRT.

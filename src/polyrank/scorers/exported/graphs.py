@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.errors import MissingExtraError, UsageError
+from polyrank.errors import UsageError, needs
 from polyrank.loading.models import Backend
 from polyrank.models import BiEncoder, CrossEncoder, LateCrossEncoder, Network, PolyEncoder
 from polyrank.scorers.exported.sessions import SUFFIX
@@ -106,10 +106,8 @@ def _write(graph: nn.Module, name: str, folder: Path, backend: Backend, length: 
 
 def _convert(path: Path) -> None:
     """Replace an ONNX file by OpenVINO's format, which opens without translation."""
-    try:
+    with needs("openvino", "openvino"):
         import openvino
-    except ImportError as error:
-        raise MissingExtraError("openvino", "openvino") from error
     # not convert_model(), which reports its use over the network
     openvino.save_model(openvino.Core().read_model(str(path)), str(path.with_suffix(".xml")), compress_to_fp16=False)
     path.unlink()
@@ -120,10 +118,8 @@ def _quantize(path: Path) -> None:
 
     7 of the 8 bits are used: processors without VNNI add 8-bit products in 16 bits, where larger ones would saturate.
     """
-    try:
+    with needs("onnxruntime", "onnx"):
         from onnxruntime.quantization import QuantType, quantize_dynamic
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnx") from error
     wide = path.rename(path.with_suffix(".wide"))
     with _silent():
         quantize_dynamic(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError, MissingExtraError
+from polyrank.errors import ArtifactError, MissingExtraError, needs
 from polyrank.loading.models import Backend
 from polyrank.models.exported import Run
 
@@ -60,10 +60,8 @@ def open_session(path: Path, backend: Backend, dtype: torch.dtype) -> Run:
 
 
 def _onnx(path: Path, _: torch.dtype) -> Run:
-    try:
+    with needs("onnxruntime", "onnx"):
         import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnx") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors only; its warnings report optimisations
@@ -77,10 +75,8 @@ def _onnx(path: Path, _: torch.dtype) -> Run:
 
 
 def _openvino(path: Path, dtype: torch.dtype) -> Run:
-    try:
+    with needs("openvino", "openvino"):
         import openvino
-    except ImportError as error:
-        raise MissingExtraError("openvino", "openvino") from error
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),

@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,7 @@ from polyrank.errors import DataError
 from polyrank.index import COUNT_FIELD
 from polyrank.records import Example
 from polyrank.scorers.protocols import Floats
-from polyrank.scorers.terms.protocol import LoadModel, Offer, ReplyTerm, State
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from polyrank.scorers.terms.protocol import LoadModel, Offer, ReplyTerm, State, Tensors
 
 
 class Counts(ReplyTerm):
@@ -81,14 +78,14 @@ class Counts(ReplyTerm):
         counts = count_replies(offer.dialogues)
         return [cls.of(counts)] if counts else []
 
-    def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
+    def to_dict(self) -> tuple[State, Tensors]:
         """The hashes and counts."""
         import torch
 
         return {}, {"keys": torch.from_numpy(self.keys), "counts": torch.from_numpy(self.counts)}
 
     @classmethod
-    def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
+    def from_dict(cls, state: State, tensors: Tensors, load: LoadModel) -> Self:
         """The term with the stored hashes and counts."""
         return cls(tensors["keys"].numpy(), tensors["counts"].numpy())
 

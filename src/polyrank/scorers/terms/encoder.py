@@ -1,17 +1,14 @@
 """The term ``encoder``: the score of a model with vectors, such as a Bi- or Poly-encoder or a ConveRT."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.explanation import Explanation
 from polyrank.scorers.joined import Scaled
 from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
-from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Term
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Tensors, Term
 
 
 class ScorerTerm(Term):
@@ -36,12 +33,12 @@ class ScorerTerm(Term):
             return super().explain(context, candidate, weights, max_words)
         return self.scorer.explained(context, candidate, max_words)
 
-    def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
+    def to_dict(self) -> tuple[State, Tensors]:
         """The model's name, which loads it again."""
         return {"model": self.scorer.name}, {}
 
     @classmethod
-    def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
+    def from_dict(cls, state: State, tensors: Tensors, load: LoadModel) -> Self:
         """The term of the named model."""
         return cls(load(state["model"]))
 

@@ -5,8 +5,8 @@ Shapes: N candidates, M vectors per context, D dimensions; J stored contexts.
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Sequence
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.records import Context, Example
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.scorers.terms.protocol import LoadModel, Offer, ReplyTerm, State
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from polyrank.scorers.terms.protocol import LoadModel, Offer, ReplyTerm, State, Tensors
 
 N_CONTEXTS = 1000
 CONTEXTS_AT_A_TIME = 256
@@ -96,7 +93,7 @@ class Hubs(ReplyTerm):
             if scale > 0:
                 yield cls.encoded(encoder, contexts, scale=float(f"{scale:.4g}"))
 
-    def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
+    def to_dict(self) -> tuple[State, Tensors]:
         """The encoder's name, the scale and the vectors of the stored contexts."""
         import torch
 
@@ -104,7 +101,7 @@ class Hubs(ReplyTerm):
         return {"model": self.of.name, "scale": self.scale}, tensors
 
     @classmethod
-    def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
+    def from_dict(cls, state: State, tensors: Tensors, load: LoadModel) -> Self:
         """The term with the stored contexts."""
         encoder = load(state["model"])
         assert isinstance(encoder, Encoder), "hubs are of an encoder"

@@ -3,16 +3,13 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable
+from typing import Any, Self
 
 from polyrank.errors import UsageError
 from polyrank.scorers.lexical import BM25, LexicalScorer, Statistics, TfIdf, corpus_of
 from polyrank.scorers.terms.encoder import ScorerTerm
-from polyrank.scorers.terms.protocol import LoadModel, Offer, State
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Tensors
 
 
 class LexicalTerm(ScorerTerm):
@@ -41,7 +38,7 @@ class LexicalTerm(ScorerTerm):
         fitted = (scorer.fitted_to(lambda: corpus) for scorer in offer.rerankers if isinstance(scorer, LexicalScorer))
         return (cls(scorer) for scorer in fitted if isinstance(scorer, LexicalScorer))
 
-    def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
+    def to_dict(self) -> tuple[State, Tensors]:
         """The formula with its settings, and the word statistics."""
         fitted = self.scorer.statistics
         settings: dict[str, Any] = {"k1": self.scorer.k1, "b": self.scorer.b} if isinstance(self.scorer, BM25) else {}
@@ -49,7 +46,7 @@ class LexicalTerm(ScorerTerm):
         return {"formula": self.name, **settings, **words}, {}
 
     @classmethod
-    def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
+    def from_dict(cls, state: State, tensors: Tensors, load: LoadModel) -> Self:
         """The term with the stored statistics."""
         scorer: LexicalScorer = BM25(k1=state["k1"], b=state["b"]) if state["formula"] == "bm25" else TfIdf()
         scorer.statistics = Statistics(state["n"], Counter(state["holding"]), state["mean_words"])

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # counts and words need no torch
 
 State = dict[str, Any]
 """The values from which a term is made again, ready for JSON; under "model" the name of a model."""
+Tensors: TypeAlias = "Mapping[str, Tensor]"
 LoadModel = Callable[[str], Scorer]
 """Opens a model by the name that a state holds; the same object for the same name."""
 
@@ -103,12 +104,12 @@ class Term(Composed, ABC):
         """The terms of this kind that ``tune`` tries; none by default."""
         return ()
 
-    def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
+    def to_dict(self) -> tuple[State, Tensors]:
         """What ``from_dict`` needs: values for JSON, and tensors."""
         return {}, {}
 
     @classmethod
-    def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
+    def from_dict(cls, state: State, tensors: Tensors, load: LoadModel) -> Self:
         """The term of a state.
 
         Args:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
@@ -15,10 +15,7 @@ from polyrank.records import Context, ContextLike
 from polyrank.remembered import Remembered
 from polyrank.scorers.inputs import matched_lists
 from polyrank.scorers.protocols import Floats
-from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Term
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from polyrank.scorers.terms.protocol import LoadModel, Offer, State, Tensors, Term
 
 N_WORDS = 100
 """Words of a reply that count; encoders read about as many."""
@@ -121,12 +118,12 @@ class Words(Term):
         """The term with the words of all candidates of the lists."""
         return [cls(WordCounts.of(text for example in offer.lists for text in example.candidates))]
 
-    def to_dict(self) -> "tuple[State, Mapping[str, Tensor]]":
+    def to_dict(self) -> tuple[State, Tensors]:
         """The counts of words."""
         return {"n_texts": self.counts.n_texts, "counts": dict(self.counts.counts)}, {}
 
     @classmethod
-    def from_dict(cls, state: State, tensors: "Mapping[str, Tensor]", load: LoadModel) -> Self:
+    def from_dict(cls, state: State, tensors: Tensors, load: LoadModel) -> Self:
         """The term with the stored counts."""
         return cls(WordCounts(state["n_texts"], state["counts"]))
 

@@ -12,21 +12,13 @@ from polyrank.index import Index
 from polyrank.index.checks import check_candidates
 from polyrank.index.filters import Filter
 from polyrank.records import Candidate
+from polyrank.serving import wire
 from polyrank.serving.context import CurrentServer, Server, filter_of
 from polyrank.serving.errors import HttpError
 from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.responses import MEDIA_TYPE
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask, Side
-from polyrank.serving.wire import (
-    AddAnswer,
-    AddRequest,
-    CandidateRow,
-    CandidatesAnswer,
-    NewCandidate,
-    RemoveAnswer,
-    RemoveRequest,
-)
 
 
 class _AnyText(PathConvertor):
@@ -42,7 +34,7 @@ Id = Annotated[str, Path(alias="id", description="Id of the candidate; send a / 
 
 
 @router.post("/v1/candidates", summary="Add candidates, all or none")
-async def add(payload: AddRequest, request: Request, server: CurrentServer) -> AddAnswer:
+async def add(payload: wire.AddRequest, request: Request, server: CurrentServer) -> wire.AddAnswer:
     """Candidates are encoded, written and synced before this answers; the next request includes them."""
     import numpy as np
 
@@ -66,15 +58,15 @@ async def add(payload: AddRequest, request: Request, server: CurrentServer) -> A
         )
 
     n = await server.run_blocking(changed)
-    return AddAnswer(ids=[candidate.id for candidate in candidates], n_candidates=n)
+    return wire.AddAnswer(ids=[candidate.id for candidate in candidates], n_candidates=n)
 
 
-def _records(rows: Sequence[NewCandidate]) -> list[Candidate]:
+def _records(rows: Sequence[wire.NewCandidate]) -> list[Candidate]:
     return [Candidate(row.id or text_id(row.text), row.text, dict(row.metadata)) for row in rows]
 
 
 @router.post("/v1/candidates/remove", summary="Remove candidates, all in one change")
-async def remove(payload: RemoveRequest, request: Request, server: CurrentServer) -> RemoveAnswer:
+async def remove(payload: wire.RemoveRequest, request: Request, server: CurrentServer) -> wire.RemoveAnswer:
     """Unknown ids are ignored."""
     if (payload.ids is None) == (payload.filter is None):
         raise HttpError(422, "send either ids or a filter", param="ids")
@@ -82,18 +74,18 @@ async def remove(payload: RemoveRequest, request: Request, server: CurrentServer
 
 
 @router.delete("/v1/candidates/{id:text}", summary="Remove a candidate")
-async def remove_one(request: Request, server: CurrentServer, id_: Id, model: ModelName = None) -> RemoveAnswer:
+async def remove_one(request: Request, server: CurrentServer, id_: Id, model: ModelName = None) -> wire.RemoveAnswer:
     """An unknown id is ignored."""
     return await _remove(server, model, [id_], filter_of(request))
 
 
-async def _remove(server: Server, model: str | None, ids: list[str] | None, within: Filter | None) -> RemoveAnswer:
+async def _remove(server: Server, model: str | None, ids: list[str] | None, within: Filter | None) -> wire.RemoveAnswer:
     name = server.resolve_name(model, "candidates")
     removed, n = await server.run_blocking(server.catalogue(name).remove, ids, within)
-    return RemoveAnswer(removed=removed, n_candidates=n)
+    return wire.RemoveAnswer(removed=removed, n_candidates=n)
 
 
-@router.get("/v1/candidates/{id:text}", summary="A candidate", response_model=CandidateRow)
+@router.get("/v1/candidates/{id:text}", summary="A candidate", response_model=wire.CandidateRow)
 async def get(request: Request, server: CurrentServer, id_: Id, model: ModelName = None) -> Response:
     """Returns the candidate as it was added."""
     name = server.resolve_name(model, "candidates")
@@ -101,7 +93,9 @@ async def get(request: Request, server: CurrentServer, id_: Id, model: ModelName
 
 
 @router.get(
-    "/v1/candidates", summary="A page of candidates, all or those with given words", response_model=CandidatesAnswer
+    "/v1/candidates",
+    summary="A page of candidates, all or those with given words",
+    response_model=wire.CandidatesAnswer,
 )
 async def candidates(
     request: Request,

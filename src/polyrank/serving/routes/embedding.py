@@ -14,20 +14,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Discriminator, Tag
 
+from polyrank.serving import dialects
 from polyrank.serving.context import CurrentServer, Server
-from polyrank.serving.dialects import (
-    CohereEmbed,
-    CohereEmbedAnswer,
-    Embed,
-    EmbeddingsAnswer,
-    FirstCohereEmbedAnswer,
-    FirstOllamaEmbed,
-    OllamaEmbed,
-    TeiEmbed,
-    TeiRerank,
-    TeiResult,
-    TeiSimilarity,
-)
 from polyrank.serving.errors import HttpError
 from polyrank.serving.responses import MEDIA_TYPE, assemble_response, check_fields, json_response, meta_of, warn
 from polyrank.serving.routes.ranking import rerank, similarity, usage_of
@@ -96,7 +84,7 @@ class ModelSide:
 
 
 async def _vectors(
-    payload: Embed, request: Request, server: Server, forms: Sequence[str], model: str | None = None
+    payload: dialects.Embed, request: Request, server: Server, forms: Sequence[str], model: str | None = None
 ) -> tuple[str, dict[str, list[bytes]], int]:
     """The model, its vectors as JSON in each form, and the number of tokens.
 
@@ -121,9 +109,9 @@ async def _vectors(
     return name, rows, sum(value.n_tokens for value in values)
 
 
-@router.post("/v1/embeddings", summary="Vectors, in OpenAI's format", response_model=EmbeddingsAnswer)
-@router.post("/embeddings", summary="As /v1/embeddings", response_model=EmbeddingsAnswer)
-async def embeddings(payload: Embed, request: Request, server: CurrentServer) -> Response:
+@router.post("/v1/embeddings", summary="Vectors, in OpenAI's format", response_model=dialects.EmbeddingsAnswer)
+@router.post("/embeddings", summary="As /v1/embeddings", response_model=dialects.EmbeddingsAnswer)
+async def embeddings(payload: dialects.Embed, request: Request, server: CurrentServer) -> Response:
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
     form = payload.forms if isinstance(payload.forms, str) else payload.forms[0]
     name, rows, n_tokens = await _vectors(payload, request, server, [form])
@@ -132,13 +120,13 @@ async def embeddings(payload: Embed, request: Request, server: CurrentServer) ->
     return await assemble_response(server, body, data=data)
 
 
-@router.post("/v2/embed", summary="Vectors, in Cohere's format", response_model=CohereEmbedAnswer)
+@router.post("/v2/embed", summary="Vectors, in Cohere's format", response_model=dialects.CohereEmbedAnswer)
 @router.post(
     "/v1/embed",
     summary="Vectors, in the format of Cohere's v1",
-    response_model=FirstCohereEmbedAnswer | CohereEmbedAnswer,
+    response_model=dialects.FirstCohereEmbedAnswer | dialects.CohereEmbedAnswer,
 )
-async def cohere_embed(payload: CohereEmbed, request: Request, server: CurrentServer) -> Response:
+async def cohere_embed(payload: dialects.CohereEmbed, request: Request, server: CurrentServer) -> Response:
     """Encodes candidates, unless ``input_type`` is search_query or ``model`` ends in :query.
 
     In v1, without ``embedding_types``, the vectors are a list.
@@ -156,14 +144,16 @@ async def cohere_embed(payload: CohereEmbed, request: Request, server: CurrentSe
 
 
 @router.post("/embed", summary="Vectors, in text-embeddings-inference's format", response_model=list[list[float]])
-async def tei_embed(payload: TeiEmbed, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
+async def tei_embed(
+    payload: dialects.TeiEmbed, request: Request, server: CurrentServer, model: ModelName = None
+) -> Response:
     """Encodes candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
     _, rows, _ = await _vectors(payload, request, server, ["float"], model)
     return Response(b"[%s]" % b",".join(rows["float"]), media_type=MEDIA_TYPE)
 
 
 @router.post("/api/embed", summary="Vectors, in Ollama's format", response_model=dict[str, Any])
-async def ollama_embed(payload: OllamaEmbed, request: Request, server: CurrentServer) -> Response:
+async def ollama_embed(payload: dialects.OllamaEmbed, request: Request, server: CurrentServer) -> Response:
     """Encodes candidates, unless ``model`` ends in :query; vectors have length 1."""
     name, rows, n_tokens = await _vectors(payload, request, server, ["float"])
     body = {"model": payload.model or name, "prompt_eval_count": n_tokens, **meta_of(request)}
@@ -171,7 +161,7 @@ async def ollama_embed(payload: OllamaEmbed, request: Request, server: CurrentSe
 
 
 @router.post("/api/embeddings", summary="One vector, in Ollama's first format", response_model=dict[str, Any])
-async def first_ollama_embed(payload: FirstOllamaEmbed, request: Request, server: CurrentServer) -> Response:
+async def first_ollama_embed(payload: dialects.FirstOllamaEmbed, request: Request, server: CurrentServer) -> Response:
     """Encodes a candidate, unless ``model`` ends in :query."""
     name, rows, _ = await _vectors(payload, request, server, ["float"])
     return await assemble_response(
@@ -188,13 +178,13 @@ def _task(body: Any) -> str:
 @router.post(
     "/",
     summary="As /embed, /rerank or /similarity",
-    response_model=list[list[float]] | list[TeiResult] | list[float],
+    response_model=list[list[float]] | list[dialects.TeiResult] | list[float],
 )
 async def tei(
     payload: Annotated[
-        Annotated[TeiEmbed, Tag("Embed")]
-        | Annotated[TeiRerank, Tag("Rerank")]
-        | Annotated[TeiSimilarity, Tag("Similarity")],
+        Annotated[dialects.TeiEmbed, Tag("Embed")]
+        | Annotated[dialects.TeiRerank, Tag("Rerank")]
+        | Annotated[dialects.TeiSimilarity, Tag("Similarity")],
         Discriminator(_task),
     ],
     request: Request,
@@ -202,8 +192,8 @@ async def tei(
     model: ModelName = None,
 ) -> Response:
     """For clients that have only an address; the fields of the request select the task."""
-    if isinstance(payload, TeiSimilarity):
+    if isinstance(payload, dialects.TeiSimilarity):
         return json_response(await similarity(payload, request, server, model))
-    if isinstance(payload, TeiEmbed):
+    if isinstance(payload, dialects.TeiEmbed):
         return await tei_embed(payload, request, server, model)
     return await rerank(payload, request, server, model)

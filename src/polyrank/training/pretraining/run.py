@@ -45,9 +45,7 @@ from polyrank.training.tracking import CURVES, check_tensorboard, with_curves
 
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (
-    DocumentKind(
-        name="folder of a pre-training", file=file, missing="check the path", remedy="start again with `overwrite=True`"
-    )
+    DocumentKind(name="folder of a pre-training", file=file, remedy="start again with `overwrite=True`")
     for file in ("pretraining.json", "pretrained.json")
 )
 PRETRAINING = RunKind(

@@ -24,9 +24,7 @@ from polyrank.storage.durable import make_folders, new_folder, sha256_file
 from polyrank.text import Subwords
 from polyrank.wording import counted
 
-DOCUMENT = DocumentKind(
-    name="folder of token ids", file="tokens.json", missing="check the path", remedy="delete the folder"
-)
+DOCUMENT = DocumentKind(name="folder of token ids", file="tokens.json", remedy="delete the folder")
 IDS, PAIRS = "ids.bin", "pairs.bin"
 ROWS = 1000  # whose texts are encoded together
 COLUMNS = 5
