@@ -18,6 +18,7 @@ WORD = re.compile(r"[^\W_]+")
 UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # without blanks, or with endings
 START = re.compile(r"(?:^|[.!?…:;\n\"“”„«(¿¡*-])\s*$")
 GREETED, REPEATED = pattern("greeted"), pattern("repeated_name")
+NICKNAMES = [dict.fromkeys(group.split("/")) for group in NAMES["nicknames"]]
 CALLED = re.compile(r"\s*(?:[,!?.]|$)|\s+here\b")
 DATE_BEFORE, DATE_AFTER = re.compile(r"(?:\d\.?|\b(?:in|since|until|next|last))\s*$"), re.compile(r"\s*\d")
 
@@ -32,21 +33,23 @@ def name_words(name: str) -> tuple[str, ...]:
     own = re.sub(r"\d+", " ", name.partition("@")[0] if "@" in name[1:] else name.removeprefix("@"))
     if part_of(name) or name.strip().casefold() in SYSTEM_WORDS:
         return ()
-    words = [word.casefold() for word in WORD.findall(own)]
     skipped = {*NAMES["particles"], *NAMES["titles"], *NAMES["agents"], *NAMES["customers"]}
-    return tuple(word for word in words if len(word) > 1 and word not in skipped)
+    return tuple(word for word in WORD.findall(own.casefold()) if len(word) > 1 and word not in skipped)
 
 
 def slots_of(people: Mapping[str, str]) -> dict[str, str]:
-    """The slots of the words of names, by the names and their speakers.
+    """The slots of the words of names and of their short forms, by the names and their speakers.
 
-    >>> slots_of({"Ann Lee": "customer", "Bea": "agent", "Bot": "bot"}), slots_of({"Cy": "Cy"})
-    ({'bea': '{agent}', 'ann lee': '{customer}', 'ann': '{customer}', 'lee': '{customer}'}, {'cy': '{name}'})
+    >>> slots_of({"Zoe Lee": "customer", "Bea": "agent", "Bot": "bot"}), slots_of({"Cy": "Cy"})
+    ({'bea': '{agent}', 'zoe lee': '{customer}', 'zoe': '{customer}', 'lee': '{customer}'}, {'cy': '{name}'})
+    >>> slots_of({"Samuel": "agent"})
+    {'samuel': '{agent}', 'sam': '{agent}', 'sammy': '{agent}'}
     """
     slots: dict[str, str] = {}
     for name, speaker in sorted(people.items(), key=lambda item: item[1]):
-        words = (name.casefold(), *name_words(name)) if name_words(name) else ()
-        slots |= dict.fromkeys(words, f"{{{speaker if speaker in (AGENT, CUSTOMER) else 'name'}}}")
+        slot, words = f"{{{speaker if speaker in (AGENT, CUSTOMER) else 'name'}}}", name_words(name)
+        short = (other for group in NICKNAMES if group.keys() & {*words} for other in group)
+        slots |= dict.fromkeys((name.casefold(), *words, *short) if words else (), slot)
     return slots
 
 
@@ -77,9 +80,7 @@ def without_names(text: str, slots: Mapping[str, str], ordinary: Iterable[str]) 
 
     def slot(found: re.Match[str]) -> str:
         word = found[0].casefold()
-        if word not in slots:
-            return found[0]
-        if word in ordinary:
+        if word in slots and word in ordinary:
             before, after = text[max(0, found.start() - WINDOW) : found.start()], text[found.end() :][:WINDOW]
             called = GREETED.search(before) or (found[0][0].isupper() and CALLED.match(after) and START.search(before))
             then = WORD.search(after)
@@ -88,7 +89,7 @@ def without_names(text: str, slots: Mapping[str, str], ordinary: Iterable[str]) 
             in_date = DATE_BEFORE.search(before) or DATE_AFTER.match(after)
             if not (called or is_full or (inside and not in_date)):
                 return found[0]
-        return slots[word]
+        return slots.get(word, found[0])
 
     folded = text.casefold()
     for name, held in slots.items():

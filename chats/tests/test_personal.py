@@ -96,3 +96,22 @@ def test_names_of_roles_and_addresses(write: Write) -> None:
     assert said(write, *rows, agent="Ben Shop") == [["is the shop open", "Our Shop is open, {customer}"]]
     rows = ["1,ann.lee@x.example,I am Ann", "1,Acme Support,Support is here for you Ann"]
     assert said(write, *rows, keep_personal=True) == [["I am Ann", "Support is here for you Ann"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("Elizabeth Harrow", "Liz"), ("Benjamin Cole", "Ben"), ("Bob Stone", "Robert"), ("Екатерина", "Катя"),
+     ("Katarzyna Nowak", "Kasia"), ("Francisco Gil", "Paco"), ("Johannes Berg", "Hannes"), ("Catherine", "Kate")],
+)  # fmt: skip
+def test_short_forms_of_the_participants_names_are_replaced(write: Write, name: str, short: str) -> None:
+    rows = [f"1,{name},hello this is {short}", f"1,Zoe,Hi {short}!", f"1,{name},thanks", "2,Cy,hi", f"2,Zoe,{short}?"]
+    assert said(write, *rows, agent=["Zoe"]) == [
+        ["hello this is {customer}", "Hi {customer}!", "thanks"], ["hi", f"{short}?"],
+    ]  # fmt: skip
+
+
+def test_a_short_form_that_is_a_word_stays_a_word(write: Write) -> None:
+    rows = ["1,William Fox,Will you send the bill? I will wait. Bill", '1,Zoe,"Bill, the bill is here, OK Will?"']
+    assert said(write, *rows, agent=["Zoe"]) == [
+        ["Will you send the bill? I will wait. {customer}", "{customer}, the bill is here, OK {customer}?"]
+    ]

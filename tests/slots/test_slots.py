@@ -229,3 +229,21 @@ def test_answers_are_filled_and_ranked_as_templates(tmp_path: Path) -> None:
     assert found["c"].text == "Odd metadata: AR-12345"
     assert [found[each.id].score for each in pool] == pytest.approx(scores, abs=1e-4)
     assert {reply.id: reply.text for reply in diverse.ranked}["a"] == found["a"].text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["not 0800 123", "Call 0800 555, not 0800 123!", "I noted 1200 of them", "We have no 500 pieces", "now 1000 people",
+     "You ordered 3000 pieces", "It refused 1200 times", "noch 1200 Stück", "nummer 0800 123", "Wir bestellten 300"],
+)  # fmt: skip
+def test_words_that_begin_like_a_word_for_a_number_do_not_mark_an_order(text: str) -> None:
+    assert not [found for found in data_in(text) if found.kind == "order"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["order no 1234", "No. 1234", "n° 1234", "Nr. 1234", "Bestellnummer 1234", "Kundennr. 1234", "ticket-no 1234",
+     "Auftragsbestätigung 1234", "pedido no 1234", "numéro de commande: 1234", "orders 1234 and others", "#1234"],
+)  # fmt: skip
+def test_words_for_a_number_mark_an_order(text: str) -> None:
+    assert [(found.kind, found.value) for found in data_in(text)] == [("order", "1234")]
