@@ -888,3 +888,23 @@ def test_gzip_that_unpacks_to_far_more_is_refused(name: str, tmp_path: Path) -> 
     for read in (read_examples, read_pool):
         with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
             read(tmp_path / name)
+
+
+def test_parquet_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for texts in (["a" * 5_000] * 2_000, pyarrow.array(["a" * 5_000] * 2_000).dictionary_encode()):
+        table = pyarrow.table({"context": texts, "response": ["b"] * 2_000})
+        parquet.write_table(table, tmp_path / "a.parquet", compression="zstd")
+        with pytest.raises(DataError, match="unpacks to more than 100 times its size"):
+            read_examples(tmp_path / "a.parquet")
+
+
+def test_the_end_of_a_damaged_file_is_not_a_bad_row(tmp_path: Path) -> None:
+    rows = {
+        "a.csv.gz": b"context,response\n" + b"hi,hello\n" * 99,
+        "a.jsonl.gz": b'{"context": "a", "response": "b"}\n' * 99,
+    }
+    for name, whole in rows.items():
+        (tmp_path / name).write_bytes(gzip.compress(whole, 0)[:-20])
+        with pytest.raises(DataError, match="truncated"):
+            read_examples(tmp_path / name, skip_bad=True)

@@ -19,6 +19,7 @@ from polyrank.data.same_words import same_words, template
 from polyrank.errors import PolyrankError
 from polyrank.index.filters import read_filter
 from polyrank.records import Context
+from polyrank.scorers.explanation import TokenShare, by_word, words_of
 from polyrank.scorers.lexical import query_words, words
 from polyrank.slots import data_in, template as slots_of, values_of
 from polyrank.text.convert_subwords import ConvertSubwords
@@ -105,6 +106,12 @@ def imported(text: str) -> object:
         return polyrank.read_examples(folder / "dialogue.jsonl"), polyrank.read_pool(folder / "replies.csv")
 
 
+def shares(text: str) -> object:
+    """The words of a text in the explanation of a sum."""
+    tokens = [TokenShare(text[start:end], start, end, 0.0) for start, end in words_of(text)]
+    return by_word(text, [(tokens, 1.0, True)] * 2)
+
+
 def chats(name: str, form: str) -> Callable[[str], object]:
     """The import of a file with a text in two messages."""
 
@@ -135,6 +142,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "respond": lambda text: replies().answer([text] * 2, filter="exists a", diverse=True),
     "explain": lambda text: replies().explain([text] * 2, text),
     "rank": lambda text: replies().scorer.score([[text]], [[text, "yes"]]),
+    "shares": shares,
     "bm25": lambda text: words_model().score([text], [[text, "yes"]]),
     "tokens": lambda text: subwords().encode(text),
     "spans of tokens": lambda text: subwords().encode_spans(text),

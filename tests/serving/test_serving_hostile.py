@@ -118,6 +118,11 @@ def test_limits_come_before_fields(body: dict[str, Any], said: str) -> None:
         read_json(json.dumps(body).encode(), LimitSettings())
 
 
+def test_a_long_conversation_is_not_explained(client: httpx.Client) -> None:
+    answer = client.post("/v1/explain", json={"context": ["a " * 30_000] * 2, "text": "hi"})
+    assert (answer.status_code, "context has 120,002 characters in all" in message(answer)) == (422, True)
+
+
 def test_values_within_texts_are_not_counted() -> None:
     text = "[1,2," * 10_000
     assert read_json(json.dumps({"context": text}).encode(), LimitSettings(values=10)) == {"context": text}

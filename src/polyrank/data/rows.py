@@ -15,7 +15,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeAlias, cast
@@ -29,8 +29,8 @@ MAX_LINE_BYTES = 8 * 2**20
 """The longest accepted line, in bytes: a longer one is a broken file, not a conversation."""
 
 MAX_RATIO = 100
-"""The most bytes that a byte of gzip unpacks to, above ``FREE_BYTES``; texts compress 5 to 50 times."""
-FREE_BYTES = 2**24
+"""The most bytes that a byte of gzip or Parquet unpacks to, above ``FREE_BYTES``; texts compress 5 to 50 times."""
+FREE_BYTES = 2**22  # as examples, short texts take up to 50 times their size
 
 GZIP_MAGIC = b"\x1f\x8b"
 BINARY = {
@@ -78,6 +78,11 @@ def suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
+def _check_ratio(path: Path, n_unpacked: int, n_packed: int) -> None:
+    if n_unpacked > max(FREE_BYTES, MAX_RATIO * n_packed):
+        raise DataError(f"{path}: unpacks to more than {MAX_RATIO} times its size; give it as JSON lines, unpacked")
+
+
 class _Unpacked(io.RawIOBase):
     """The bytes of a gzip file, unless they are far more than its own."""
 
@@ -88,9 +93,9 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        n, at = self._stream.readinto(buffer), self._stream.tell()
-        if at > FREE_BYTES and self._plain.seekable() and at > MAX_RATIO * self._plain.tell():
-            raise DataError(f"{self._path}: unpacks to more than {MAX_RATIO} times its size; give it unpacked")
+        n = self._stream.readinto(buffer)
+        if self._plain.seekable():
+            _check_ratio(self._path, self._stream.tell(), self._plain.tell())
         return n
 
 
@@ -156,7 +161,7 @@ def numbered_lines(
             on_bad(error)
 
 
-def _byte_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _byte_lines(path: Path, max_line_bytes: int) -> Generator[tuple[int, bytes]]:
     """Each line with its number; a longer one is cut after one more byte."""
     at = 0
     with gzip_errors(path, lambda: at + 1), open_file(path) as stream:
@@ -288,7 +293,8 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
     csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))
     # `map` survives an exception of its function, so reading can continue after a bad line; a generator would end
     delimiter = _delimiter(path, max_line_bytes)
-    reader = csv.reader(map(text, _byte_lines(path, max_line_bytes)), delimiter=delimiter, strict=True)
+    lines = _byte_lines(path, max_line_bytes)
+    reader = csv.reader(map(text, lines), delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
         start = at + 1
@@ -307,7 +313,8 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
                 problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
                 raise row_error(path, start, problem)
         except DataError as error:
-            if not header:
+            unreadable = lines.gi_frame is None and not isinstance(error.__cause__, csv.Error)
+            if unreadable or not header:  # there is nothing to continue with
                 raise
             on_bad(error)
             continue
@@ -330,8 +337,12 @@ def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
     pyarrow = _parquet_library()
     with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
         try:
-            number = 0
+            number = n_bytes = 0
             for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=1024):
+                for column in batch.columns:
+                    is_coded = pyarrow.types.is_dictionary(column.type)
+                    n_bytes += (column.dictionary_decode() if is_coded else column).nbytes
+                _check_ratio(path, n_bytes, path.stat().st_size)
                 for row in _parquet_values(batch):
                     number += 1
                     if row is None:

@@ -1,5 +1,7 @@
 """Explanations of a score: the share of each text, word or token. Plain records, ready for JSON."""
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
@@ -207,9 +209,14 @@ def by_word(text: str, kinds: Sequence[tuple[Sequence[TokenShare], float, bool]]
         kinds: for each tokenization its tokens, its weight, and whether its shares are exact. If they are not, a word
             without a token was not tried, so its sum is unknown: the result does not contain it.
     """
-    result = []
-    for start, end in words_of(text):
-        tokens_of = [[token for token in tokens if start < token.end <= end] for tokens, _, _ in kinds]
+    result, words = [], [*words_of(text)]
+    ends = [end for _, end in words]
+    held: list[dict[int, list[TokenShare]]] = [defaultdict(list) for _ in kinds]
+    for of_word, (tokens, _, _) in zip(held, kinds, strict=True):
+        for token in tokens:
+            of_word[bisect_left(ends, token.end)].append(token)
+    for number, (start, end) in enumerate(words):
+        tokens_of = [[token for token in of_word[number] if start < token.end] for of_word in held]
         if all(some or exact for some, (_, _, exact) in zip(tokens_of, kinds, strict=True)):
             share = sum(
                 weight * token.share for some, (_, weight, _) in zip(tokens_of, kinds, strict=True) for token in some

@@ -13,7 +13,7 @@ from polyrank.records import Context
 from polyrank.serving.context import CurrentServer, filter_of
 from polyrank.serving.errors import HttpError
 from polyrank.serving.responses import assemble_response, merge_response
-from polyrank.serving.strict import StrictRoute
+from polyrank.serving.strict import StrictRoute, refuse_size
 from polyrank.serving.tasks import ExplainTask, Responded, RespondTask
 from polyrank.serving.wire import ExplainRequest, RespondAnswer, RespondRequest
 
@@ -83,6 +83,8 @@ async def explain(payload: ExplainRequest, request: Request, server: CurrentServ
     name = server.resolve_name(payload.model, "" if payload.id is payload.filter is None else "candidates")
     passing = filter_of(request, payload.filter) if server.pool.info[name].index else as_filter(payload.filter)
     text = payload.text or (await server.candidate(name, payload.id or "", passing)).text
+    if (n := sum(map(len, [*context.turns, *context.background, text]))) > server.limits.characters:
+        refuse_size("context", n, "characters in all", server.limits.characters, "the last turns")
     # some methods score once per token, others once
     n_tokens = 16 * server.tokens(name, [*context.turns, text], "context")
     task = ExplainTask(context, text, None if passing is None else str(passing))
