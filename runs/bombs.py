@@ -1,6 +1,7 @@
 """Files and requests that take little space and much memory, and everything that reads them, each measured.
 
     python runs/bombs.py FOLDER [NAME...]    # prints one JSON line for each reading of each; "http" names the requests
+    python runs/bombs.py --summary FILE... | python runs/record.py bombs    # of those lines
 
 A reading may refuse a file with an error of polyrank's, or read it; the peak of its memory above what the process had
 before is what counts. The memory of each process is limited, so that a bomb that goes off ends with a MemoryError.
@@ -331,5 +332,25 @@ def make(folder: Path, name: str) -> None:
         (folder / name).write_bytes(BOMBS[name]())
 
 
+def summary(paths: list[str]) -> dict[str, Any]:
+    """The counts of all rows, and the largest and slowest ones."""
+    from polyrank.bench.machine import describe_machine
+
+    rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+    n_requests = sum(row["reading"] == "serve" for row in rows)
+    return {
+        "machine": describe_machine(),
+        "files": len({row["bomb"] for row in rows}) - n_requests,
+        "readings": len(rows) - n_requests,
+        "requests": n_requests,
+        "failed": [row for row in rows if row["outcome"].startswith("failed")],
+        "largest": sorted(rows, key=lambda row: -row["bytes"])[:5],
+        "slowest": sorted(rows, key=lambda row: -row["seconds"])[:5],
+    }
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    if sys.argv[1] == "--summary":
+        print(json.dumps(summary(sys.argv[2:])))
+    else:
+        main(Path(sys.argv[1]), sys.argv[2:])

@@ -17,6 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from inspect import GEN_CLOSED, getgeneratorstate
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeAlias, cast
 
@@ -30,6 +31,7 @@ MAX_LINE_BYTES = 8 * 2**20
 
 MAX_RATIO = 100
 """The most bytes that a byte of gzip or Parquet unpacks to, above ``FREE_BYTES``; texts compress 5 to 50 times."""
+CELL_BYTES = 64  # of a cell of Parquet in addition to its value
 FREE_BYTES = 2**22  # as examples, short texts take up to 50 times their size
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -313,7 +315,7 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
                 problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
                 raise row_error(path, start, problem)
         except DataError as error:
-            unreadable = lines.gi_frame is None and not isinstance(error.__cause__, csv.Error)
+            unreadable = getgeneratorstate(lines) == GEN_CLOSED and not isinstance(error.__cause__, csv.Error)
             if unreadable or not header:  # there is nothing to continue with
                 raise
             on_bad(error)
@@ -341,7 +343,7 @@ def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
             for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=1024):
                 for column in batch.columns:
                     is_coded = pyarrow.types.is_dictionary(column.type)
-                    n_bytes += (column.dictionary_decode() if is_coded else column).nbytes
+                    n_bytes += (column.dictionary_decode() if is_coded else column).nbytes + CELL_BYTES * len(column)
                 _check_ratio(path, n_bytes, path.stat().st_size)
                 for row in _parquet_values(batch):
                     number += 1
