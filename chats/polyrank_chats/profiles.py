@@ -19,10 +19,8 @@ def kind_of_time(value: Any) -> Literal["time", "maybe", "clock", ""]:
     >>> [kind_of_time(value) for value in ("2024-05-01T10:00:00Z", "1714557600", "10:15 PM", "see 10:15", "1.2.3")]
     ['time', 'maybe', 'clock', '', 'maybe']
     """
-    if isinstance(value, time):
-        return "clock"
-    if isinstance(value, date):
-        return "time"
+    if isinstance(value, time | date):
+        return "clock" if isinstance(value, time) else "time"
     text = str(value).strip()
     if isinstance(value, bool | list | dict) or len(text) > 48 or sum(map(str.isdigit, text)) < 3:
         return ""

@@ -158,3 +158,9 @@ def test_a_row_of_too_many_columns_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({f"k{n}": n for n in range(10_001)}) + "\n", "utf-8")
     with pytest.raises(DataError, match=r"10,001 columns, more than 10,000; export a table of messages"):
         import_chats(file)
+
+
+def test_json_of_brackets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(f"[{'[],' * 2**20}[]]")
+    with pytest.raises(DataError, match="mostly brackets"):
+        import_chats(tmp_path / "a.json")

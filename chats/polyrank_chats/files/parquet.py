@@ -3,11 +3,9 @@
 import io
 
 from polyrank_chats.errors import DataError, MissingLibraryError
-from polyrank_chats.files.members import Member, check_size
+from polyrank_chats.files.members import CELL_BYTES, Member, check_size
 from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
-
-CELL_BYTES = 64  # memory of a cell in addition to its value
 
 
 def parquet_rows(member: Member, data: bytes, options: Options) -> Rows:

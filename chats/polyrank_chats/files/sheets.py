@@ -13,7 +13,7 @@ from typing import Any
 from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError
 
 from polyrank_chats.errors import DataError, UsageError, row_error
-from polyrank_chats.files.members import Member, check_size
+from polyrank_chats.files.members import CELL_BYTES, Member, check_size
 from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
 from polyrank_chats.report import Report
@@ -130,11 +130,13 @@ def sheet_rows(member: Member, data: bytes, options: Options) -> Rows:
     """
     try:
         if data.startswith(b"PK"):
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                n_unpacked = sum(entry.file_size for entry in archive.infolist())
-            check_size(member.path, n_unpacked, options.max_bytes, len(data))
+            entries = zipfile.ZipFile(io.BytesIO(data)).infolist()
+            check_size(member.path, sum(entry.file_size for entry in entries), options.max_bytes, len(data))
         with CalamineWorkbook.from_filelike(io.BytesIO(data)) as book:
-            sheets = {name: _records(book.get_sheet_by_name(name)) for name in book.sheet_names}
+            found = [book.get_sheet_by_name(name) for name in book.sheet_names]
+            n_cells = sum(sheet.height * sheet.width for sheet in found)
+            check_size(member.path, CELL_BYTES * n_cells, options.max_bytes, len(data))
+            sheets = {sheet.name: _records(sheet) for sheet in found}
     except BaseException as error:  # the reader raises many kinds for damaged files, also PanicException
         if isinstance(error, DataError) or not (isinstance(error, Exception) or "Panic" in type(error).__name__):
             raise

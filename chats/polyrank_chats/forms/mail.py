@@ -95,19 +95,18 @@ def by_subject(mails: Sequence[Message]) -> list[Message]:
     n_people = Counter(map(domain_of, set().union(*people)))
     staff = max(n_mails, key=lambda domain: (n_mails[domain], -n_people[domain]), default="")
     last: dict[tuple[str, str], str] = {}
-    linked = {}
+    linked = [*mails]
     for position in sorted(range(len(mails)), key=lambda position: mails[position].time or datetime.min):
-        each, message = mails[position], mails[position]
+        message = mails[position]
         found = ANSWERS.match(message.subject.strip())
         prefix, subject = found.groups() if found else ("", "")
         others = [(subject.casefold(), address) for address in people[position] if domain_of(address) != staff]
         others = others or [(subject.casefold(), address) for address in people[position]]
         earlier = next((last[other] for other in others if other in last), None)
         if earlier and not known.intersection(message.answers) and (prefix or TICKET.search(subject)):
-            each = replace(message, answers=(*message.answers, earlier))
-        linked[position] = each
+            linked[position] = replace(message, answers=(*message.answers, earlier))
         last |= dict.fromkeys(others, message.id or "")
-    return [linked[position] for position in range(len(mails))]
+    return linked
 
 
 def _body(mail: EmailMessage) -> str:

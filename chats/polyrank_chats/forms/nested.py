@@ -53,9 +53,8 @@ def is_message(row: Row) -> bool:
     (True, False, False)
     """
     values = flat(row)
-    keys = list(values)
-    said = any(isinstance(values[key], str | list) and values[key] for key in usual(keys, "text"))
-    return said and bool(usual(keys, "sender", "role", "time", "from_customer", "from_agent"))
+    said = any(isinstance(values[key], str | list) and values[key] for key in usual(values, "text"))
+    return said and bool(usual(values, "sender", "role", "time", "from_customer", "from_agent"))
 
 
 def people_of(row: Row) -> dict[str, Row]:

@@ -340,11 +340,14 @@ def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
     with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
         try:
             number = n_bytes = 0
-            for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=1024):
+            file, size = pyarrow.parquet.ParquetFile(stream), path.stat().st_size
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            _check_ratio(path, sum(group.total_byte_size for group in groups), size)
+            for batch in file.iter_batches(batch_size=1024):
                 for column in batch.columns:
                     is_coded = pyarrow.types.is_dictionary(column.type)
                     n_bytes += (column.dictionary_decode() if is_coded else column).nbytes + CELL_BYTES * len(column)
-                _check_ratio(path, n_bytes, path.stat().st_size)
+                _check_ratio(path, n_bytes, size)
                 for row in _parquet_values(batch):
                     number += 1
                     if row is None:

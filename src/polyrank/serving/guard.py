@@ -203,8 +203,8 @@ class Guard:
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            message = f"the request did not arrive within {self.limits.body_timeout_s:g} s; send it faster"
-            raise HttpError(408, message, headers=CLOSE) from None
+            late = f"the request did not arrive within {self.limits.body_timeout_s:g} s; send it faster"
+            raise HttpError(408, late, headers=CLOSE) from None
 
     def _count_large(self, request: "_Request", size: int) -> None:
         """Count the bytes of a large body that have arrived."""
