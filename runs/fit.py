@@ -10,7 +10,6 @@ import argparse
 import gzip
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,16 +33,14 @@ def main() -> None:
     for name in options.sets:
         work = ROOT / "runs/work/fit" / name
         make_parts(options.data / name, work / "data", options.pairs, options.tests)
-        began, used = time.perf_counter(), time.process_time()
         fitted = polyrank.fit(
             work / "data", work / "support", minutes=options.minutes, resume=True, show=lambda line: print(line.cells())
         )
         kept = ("lines", "untried", "terms", "chosen", "settings", "ranker", "machine")
         result = {key: fitted.report[key] for key in kept}
         result["test"] = {key: fitted.report["test"][key] for key in ("ranker", "BM25")}
-        result["minutes"] = {"cpu": (time.process_time() - used) / 60, "wall": (time.perf_counter() - began) / 60}
         write(f"fit/{name}", parse(json.dumps(result), lines=False))
-        print(fitted, result["test"]["ranker"]["metrics"], result["minutes"], fitted.report["untried"])
+        print(fitted, result["test"]["ranker"]["metrics"], result["settings"]["used"], fitted.report["untried"])
 
 
 def make_parts(source: Path, folder: Path, n_pairs: int, n_tests: int) -> None:

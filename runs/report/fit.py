@@ -14,7 +14,7 @@ def fitted() -> str:
         chosen = ", ".join(row["name"] for row in result["terms"] if row["weights"])
         shipped = percent(alone["shipped:minilm"]["R@1"]["mean"])
         valid = percent(result["chosen"]["metrics"]["R@1"]["mean"])
-        minutes = f"{result['settings']['minutes']:g}, used {result['minutes']['cpu']:.1f}"
+        minutes = f"{result['settings']['minutes']:g}, used {result['settings']['used']:.1f}"
         test = result["test"]
         rows.append([name, minutes, share(test["BM25"]), shipped, valid, share(test["ranker"]), chosen])
     if not rows:

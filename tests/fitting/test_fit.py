@@ -80,6 +80,7 @@ def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     assert polyrank.load(support / "ranker").fingerprint == fitted.report["ranker"]
     assert fitted.report["test"]["ranker"]["n_examples"] == 6
     assert "Bi-encoder" in fitted.report["untried"]
+    assert 0 < fitted.report["settings"]["used"] < 30
     first = [line["step"] for line in fitted.report["lines"]]
     assert first[:2] == ["BM25", "reply frequency"]
     assert {"shipped:convert", "counts", "words"} <= set(first)

@@ -41,6 +41,11 @@ class Budget:
     clock: Callable[[], float] = field(default_factory=lambda: make_clock(on_processor=True))
 
     @property
+    def used(self) -> float:
+        """The minutes so far."""
+        return self.spent + self.clock() / 60
+
+    @property
     def left(self) -> float:
         """The minutes for further steps; below 0 if the end is already late."""
-        return self.minutes - self.spent - self.clock() / 60 - 1.2 * self.reserved  # a margin
+        return self.minutes - self.used - 1.2 * self.reserved  # a margin

@@ -374,7 +374,9 @@ class FitRun:
         test = self.journal.recall("test", settings, lambda: self._tested(ranker))
         ranked = zip(self.data.lists, tuning.held_out.reciprocal_rank.tolist(), strict=True)
         last = [list_ for list_, reciprocal in ranked if reciprocal < 1.1 / len(list_.candidates)][:20]
-        stated = {"data": source, "minutes": self.budget.minutes, "ms": self.ms, "precision": precision}
+        self.budget.spent = self.journal.seconds / 60
+        minutes = {"minutes": self.budget.minutes, "used": self.budget.used}
+        stated = {"data": source, **minutes, "ms": self.ms, "precision": precision}
         used = [row["name"] for row in tuning.rows if row["weights"] and row["kind"] in ("encoder", "cross")]
         figures = {
             "lines": [asdict(line) for line in self.lines],

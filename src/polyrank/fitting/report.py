@@ -198,14 +198,15 @@ def _steps(figures: Mapping[str, Any]) -> Section:
     text = [
         "Each step is judged on validation lists; the gain is that of the ranker with it over the ranker before, with a"
         " 95% interval over conversations. A model is kept if the interval excludes 0, in MRR or in likelihood; terms"
-        " without training are kept as `polyrank tune` chooses them."
+        " without training are kept as `polyrank tune` chooses them.",
+        f"Used: {figures['settings']['used']:.1f} of {figures['settings']['minutes']:g} minutes.",
     ]
     untried = [
         f"{name} ({'not estimated' if minutes is None else f'about {minutes:.1f} minutes'})"
         for name, minutes in figures["untried"].items()
     ]
     if untried:
-        text.append(f"Not tried within {figures['settings']['minutes']:g} minutes: {', '.join(untried)}.")
+        text[-1] += f" Not tried: {', '.join(untried)}."
     return Section("Steps", text, HEADINGS, [Line(**line).cells() for line in figures["lines"]])
 
 
