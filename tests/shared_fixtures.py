@@ -22,6 +22,7 @@ from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
 from polyrank.index.remote import list_collections
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from postgresql import Postgresql
 
 if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     torch.set_num_threads(1)
@@ -177,3 +178,15 @@ def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
     list_collections(server.address(), timeout_s=120)  # a busy machine starts it slowly
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[Postgresql]:
+    """A running server with pgvector for the tests of a module."""
+    server = Postgresql.start()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("POLYRANK_POSTGRESQL_URI", f"postgresql://127.0.0.1:{server.port}")
+        environment.setenv("POLYRANK_POSTGRESQL_TOKEN", "postgres:any")
+        list_collections(server.address(), timeout_s=120)
+        yield server
+    server.stop()

@@ -1,5 +1,6 @@
 """An index on a Milvus server: it behaves like the local one, and reports a failing server."""
 
+import contextlib
 import inspect
 import itertools
 import json
@@ -38,9 +39,17 @@ from polyrank.index import (
     verify_index,
     write_index,
 )
-from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, drop_collection, read_address, write_remote
-from polyrank.index.remote.facts import Columns, condition, facts
-from polyrank.index.remote.milvus import MilvusCollection
+from polyrank.index.remote import (
+    Address,
+    RemoteIndex,
+    RemoteWriter,
+    drop_collection,
+    list_collections,
+    read_address,
+    write_remote,
+)
+from polyrank.index.remote.address import write_address
+from polyrank.index.remote.facts import MILVUS, Columns, condition, facts
 from polyrank.index.remote.rows import key_of, stored_vectors, stored_width, weighing_vectors
 from polyrank.records import Candidate
 from polyrank.scorers.ranker import Ranker
@@ -48,6 +57,7 @@ from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.search import NearestSearch
 from polyrank.search.lists import search_remote
+from postgresql import Postgresql
 from processes import run
 from servers import serving
 from test_filters import metadata_of, passes, trees, written
@@ -66,12 +76,29 @@ def mortal(tmp_path: Path) -> Iterator[Milvus]:
     server.kill()
 
 
+NUMBERS = itertools.count()
+REMOTE = ["milvus", "qdrant", pytest.param("postgresql", marks=pytest.mark.deep)]
 Make = Callable[..., Path]
 
 
-@pytest.fixture(params=["local", "remote"])
+def address_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Address:
+    """The address of a new collection on a server, or in Qdrant's local mode."""
+    if kind != "qdrant":
+        new: Address = request.getfixturevalue(kind).address()
+        return new
+    pytest.importorskip("qdrant_client", reason="qdrant-client is not installed; install polyrank[qdrant]")
+    return Address(f"qdrant+file://{folder}/qdrant", f"replies_{next(NUMBERS)}")
+
+
+@pytest.fixture(params=REMOTE)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
+    """The address of a new collection, of each kind of server."""
+    return address_of(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["local", *REMOTE])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """A function that writes a local or a remote index."""
+    """A function that writes a local index, or one on each kind of server."""
     numbers = iter(range(100))
 
     def local(pool: Sequence[Candidate], vectors: np.ndarray, fingerprint: str = "f" * 64) -> Path:
@@ -81,7 +108,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
     def remote(pool: Sequence[Candidate], vectors: np.ndarray, fingerprint: str = "f" * 64) -> Path:
         path = tmp_path / f"index{next(numbers)}"
-        address = request.getfixturevalue("milvus").address()
+        address = address_of(request.param, request, tmp_path)
         write_remote(path, address, pool, vectors, fingerprint=fingerprint, model="nowhere")
         return path
 
@@ -394,10 +421,9 @@ def some_metadata() -> list[dict[str, Any]]:
     return [*drawn, *({"a": number} for number in numbers), {"a": "x\0y"}, {"a": numbers}, {"a": [[1]]}, {"a": {}}]
 
 
-@pytest.fixture(scope="module", params=["", "a"], ids=["whole", "divided"])
+@pytest.fixture(scope="module", params=[*REMOTE, "divided"])
 def filtered(
     request: pytest.FixtureRequest,
-    milvus: Milvus,
     some_metadata: list[dict[str, Any]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Path, RemoteIndex]]:
@@ -406,9 +432,10 @@ def filtered(
     pool = [Candidate(str(i), "text", metadata) for i, metadata in enumerate(some_metadata)]
     vectors = np.ones((len(pool), 2), np.float32)
     write_index(folder / "local", pool, vectors, fingerprint="f", model="m")
-    write_remote(
-        folder / "remote", milvus.address(), pool, vectors, fingerprint="f", model="m", partition_by=request.param
-    )
+    divided = request.param == "divided"
+    address = address_of("milvus" if divided else request.param, request, folder)
+    field = "a" if divided else ""
+    write_remote(folder / "remote", address, pool, vectors, fingerprint="f", model="m", partition_by=field)
     with RemoteIndex(folder / "remote") as index:
         yield folder / "local", index
 
@@ -418,8 +445,8 @@ def test_a_filter_has_the_same_meaning_on_the_server(
     filtered: tuple[Path, RemoteIndex], some_metadata: list[dict[str, Any]], tree: Any
 ) -> None:
     read = read_filter(written(tree, json.dumps))
-    within = filtered[1].columns.condition(read.tree)
-    passing = {row["id"] for row in filtered[1].server.scan(within, ["id"])}
+    within = filtered[1].server.condition(filtered[1].columns, read.tree)
+    passing = {row["id"] for row in filtered[1].server.scan(within)}
     with open_index(filtered[0]) as local:
         assert passing == {candidate.id for _, candidate in local.iter_candidates(read)}, read
     plain = [i for i, metadata in enumerate(some_metadata[:150])]
@@ -471,7 +498,7 @@ def test_a_filter_reads_the_parts_of_its_values_and_changes_move_candidates(milv
             ((expected, _),) = local.search(query, filter)
             assert result.exact
             assert {one.id for one in found} == {one.id for one in expected}
-        read = index.server.scan(f'partition in ["{Columns(("lang",)).of({"lang": "en"})["partition"]}"]', ["id"])
+        read = index.server.scan(f'partition in ["{Columns(("lang",)).of({"lang": "en"})["partition"]}"]')
         assert {row["id"] for row in read} == {"c1", *(f"c{i}" for i in range(0, 40, 2) if i != 4)}
     assert verify_index(tmp_path / "ix") == []
 
@@ -480,7 +507,7 @@ def test_a_filter_reads_the_parts_of_its_values_and_changes_move_candidates(milv
 def test_a_condition_contains_no_text_of_a_user(metadata: dict[str, Any], text: str) -> None:
     allowed = set('abcdefghijklmnopqrstuvwxyz0123456789[]"()<>= ')
     for quoted in (f"a = {json.dumps(text)}", f"a < {json.dumps(text)}", f"not a in ({json.dumps(text)}, 1)"):
-        assert set(condition(read_filter(quoted).tree)) <= allowed
+        assert set(condition(read_filter(quoted).tree, MILVUS)) <= allowed
     assert all(name.isalnum() and name.isascii() for name in facts(json.loads(json.dumps(metadata))))
 
 
@@ -597,9 +624,9 @@ def test_a_compressed_or_graph_index_lists_what_is_then_scored(
         assert [reply.score for reply in result.ranked] == [by_id[reply.id] for reply in result.ranked]
 
 
-def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> None:
+def test_a_longer_vector_loosens_the_bound(address: Address, tmp_path: Path) -> None:
     pool = pool_of(5)
-    write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
+    write_remote(tmp_path / "ix", address, pool, vectors_of(pool), fingerprint="f" * 64, model="m")
     with RemoteIndex(tmp_path / "ix") as index, RemoteWriter(tmp_path / "ix") as writer:
         longest = float(np.linalg.norm(vectors_of(pool).astype(np.float64), axis=1).max())
         assert index.norm_bound() >= longest
@@ -607,7 +634,7 @@ def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> No
         index.refresh()
         assert index.norm_bound() >= 1e6 * np.sqrt(8)
         longest = index.norm_bound()
-        index.server.allow_norms(index.collection, 3)  # as by another writer, which read the bound earlier
+        index.server.of(index.collection).allow_norms(3)  # as by another writer, which read the bound earlier
         index.refresh()
         assert index.norm_bound() == longest
         assert verify_index(tmp_path / "ix") == []
@@ -633,8 +660,8 @@ def test_a_search_asks_once_for_the_state_once_for_lists_and_once_for_rows(milvu
 # -- building and replacing --------------------------------------------------------------------------------------------
 
 
-def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None:
-    path, address, encoder = tmp_path / "ix", milvus.address(), Hashed()
+def test_an_index_is_replaced_atomically(address: Address, tmp_path: Path) -> None:
+    path, encoder = tmp_path / "ix", Hashed()
     assert build_index(path, encoder, ["one", "two", "two words"], name="m", remote=str(address)) == 3
     assert read_address(path) == address
     with pytest.raises(UsageError, match="already exists"):
@@ -655,38 +682,25 @@ def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None
         with pytest.raises(ArtifactError, match="was made by encoder"):
             retriever.respond(["one"])
         mine = address.collection + "_"
-        assert sum(name.startswith(mine) for name in index.server._call("list_collections")) == 1
+        assert sum(name.startswith(mine) for name in index.server.names()) == 1
 
 
-def test_an_index_has_the_longest_name_that_the_server_accepts(milvus: Milvus, tmp_path: Path) -> None:
-    address = f"{milvus.address().uri}/{'a' * 255}"
+def test_an_index_has_the_longest_name_that_the_server_accepts(address: Address, tmp_path: Path) -> None:
+    address = replace(address, collection="a" * address.longest)
+    if address.uri.startswith("qdrant+file"):  # names of files end earlier
+        address = replace(address, collection="a" * 200)
     for texts in (["one"], ["one", "two"]):
-        assert build_index(tmp_path / "ix", Hashed(), texts, name="m", remote=address, overwrite=True) == len(texts)
-    with open_index(tmp_path / "ix") as index:
-        assert len(index) == 2
-    drop_collection(Address.of(address))
+        build_index(tmp_path / "ix", Hashed(), texts, name="m", remote=str(address), overwrite=True)
+        with open_index(tmp_path / "ix") as index:
+            assert len(index) == len(texts)
+    drop_collection(address)
+    assert address.collection not in {name for one in list_collections(address) for name in one.indexes}
 
 
-def test_creating_a_collection_and_its_alias_again_has_no_effect(milvus: Milvus) -> None:
-    """As when the connection repeats a request whose answer was lost."""
-    address = milvus.address()
-    server = MilvusCollection(address)
-    for _ in range(2):
-        server.create(f"{address.collection}_1", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=1)
-    for _ in range(2):
-        server.set_alias(f"{address.collection}_1", replace=False)
-    assert server.describe().name == f"{address.collection}_1"
-    server.create(f"{address.collection}_2", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=1)
-    with pytest.raises(ResourceError, match="refuses to create alias"):  # of another collection
-        server.set_alias(f"{address.collection}_2", replace=False)
-    server.close()
-
-
-def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) -> None:
-    address = milvus.address()
+def test_collections_of_others_are_left_alone(address: Address, tmp_path: Path) -> None:
     write_remote(tmp_path / "ix", address, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m")
     with RemoteIndex(tmp_path / "ix") as index:
-        own = Address(address.uri, index.info()["collection"])
+        own = replace(address, collection=index.info()["collection"])
     with pytest.raises(UsageError, match="did not build; choose another name"):
         write_remote(
             tmp_path / "b", own, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m", overwrite=True
@@ -731,23 +745,21 @@ def test_a_server_that_does_not_exist(tmp_path: Path) -> None:
     assert not (tmp_path / "ix").exists()
 
 
-def test_a_server_that_lost_the_collection(milvus: Milvus, tmp_path: Path) -> None:
-    address = milvus.address()
+def test_a_server_that_lost_the_collection(address: Address, tmp_path: Path) -> None:
     write_remote(tmp_path / "ix", address, pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
     with RemoteIndex(tmp_path / "ix") as index:
-        index.server._call("drop_alias", address.collection)
+        index.server.drop_alias(address.collection)
         with pytest.raises(ArtifactError, match="does not exist; build it"):
             index.refresh()
 
 
-def test_a_changed_row_is_refused(milvus: Milvus, tmp_path: Path) -> None:
+def test_a_changed_row_is_refused(address: Address, tmp_path: Path) -> None:
     pool = pool_of(10)
-    write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
+    write_remote(tmp_path / "ix", address, pool, vectors_of(pool), fingerprint="f" * 64, model="m")
     assert verify_index(tmp_path / "ix") == []
     with RemoteIndex(tmp_path / "ix") as index:
-        names = ["row", "id", "text", "metadata", "digest", "facts", "vector"]
-        (row,) = index.server.get([key_of("c3")], names)
-        index.server.write([{**row, "vector": row["vector"], "text": "another text"}])
+        (row,) = index.server.get([key_of("c3")])
+        index.server.write([{**row, "facts": {}, "text": "another text"}])
         (problem,) = verify_index(tmp_path / "ix")
         assert "candidate 'c3' is not what was written" in problem
         with pytest.raises(ArtifactError, match="'c3' is not what was written"):
@@ -790,7 +802,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
     def write_on(life: int, acknowledged: threading.Event) -> None:
         nonlocal truth, sent
         with RemoteWriter(path) as writer:
-            writer._index.server.connection.timeout_s = 1
+            writer._index.server.timeout_s = 1
             for step in itertools.count():
                 ids = [f"c{i}" for i in random.choice(120, size=20, replace=False)]
                 some = [Candidate(id_, f"life{life} step{step} w{id_}", {}) for id_ in ids]
@@ -838,7 +850,7 @@ def test_a_reader_continues_when_the_server_is_back(mortal: Milvus, tmp_path: Pa
         mortal.start()  # the server is still starting when the search arrives
         assert Replies(Hashed(), index).respond(CONTEXTS) == before
         mortal.kill()
-        index.server.connection.timeout_s = 0.5
+        index.server.timeout_s = 0.5
         started = time.monotonic()
         with pytest.raises(OfflineError, match=r"did not answer within 0.5 seconds; start the server"):
             Replies(Hashed(), index).respond(CONTEXTS)
@@ -852,7 +864,7 @@ def test_a_hanging_server_causes_an_error_in_time(mortal: Milvus, tmp_path: Path
     write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
     assert mortal.process is not None
     with RemoteIndex(path, timeout_s=1) as index, RemoteWriter(path) as writer:
-        writer._index.server.connection.timeout_s = 1
+        writer._index.server.timeout_s = 1
         os.kill(mortal.process.pid, signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(OfflineError, match="did not answer within 1 seconds"):
@@ -861,7 +873,7 @@ def test_a_hanging_server_causes_an_error_in_time(mortal: Milvus, tmp_path: Path
             writer.remove(["c1"])
         assert time.monotonic() - started < 30
         os.kill(mortal.process.pid, signal.SIGCONT)
-        index.server.connection.timeout_s = writer._index.server.connection.timeout_s = 20
+        index.server.timeout_s = writer._index.server.timeout_s = 20
         assert writer.remove(["c1", "c2"]) == 2
         assert len(index) == 18
 
@@ -878,7 +890,7 @@ def test_repeating_an_interrupted_change_completes_it(mortal: Milvus, tmp_path: 
             nonlocal n_written
             if n_written:  # the server dies between the first request and the second
                 mortal.kill()
-                writer._index.server.connection.timeout_s = 1
+                writer._index.server.timeout_s = 1
             write(rows)
             n_written += len(rows)
 
@@ -902,21 +914,117 @@ def test_a_request_that_the_server_refuses_names_it(milvus: Milvus, tmp_path: Pa
         RemoteIndex(tmp_path / "ix") as index,
         pytest.raises(ResourceError, match=r"refuses to query \(.*see the server"),
     ):
-        list(index.server.scan("no such thing", ["id"]))
+        list(index.server.scan("no such thing"))
 
 
-def test_without_the_library_the_error_names_the_package(milvus: Milvus, tmp_path: Path) -> None:
-    write_remote(tmp_path / "ix", milvus.address(), pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
+def test_without_the_library_the_error_names_the_package(tmp_path: Path) -> None:
+    addresses = ["http://h:1/replies", "qdrant+http://h:1/replies", "postgresql://h:1/database/replies"]
+    folders = [tmp_path / str(i) for i in range(3)]
+    for folder, address in zip(folders, addresses, strict=True):
+        write_address(folder, Address.of(address))
     code = (
-        "import sys; sys.modules['pymilvus'] = None\n"
+        "import sys; sys.modules |= dict.fromkeys(['pymilvus', 'qdrant_client', 'psycopg'])\n"
         "from polyrank.index import open_index\n"
-        "assert not {'torch', 'grpc'} & set(sys.modules)\n"
-        "try: open_index(sys.argv[1])\n"
-        "except Exception as error: print(error)\n"
+        "assert not {'torch', 'grpc', 'httpx'} & set(sys.modules)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: open_index(path)\n"
+        "    except Exception as error: print(error)\n"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "ix")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == 'pymilvus is not installed; install it with: pip install "polyrank[milvus]"\n'
+    said = subprocess.run([sys.executable, "-c", code, *folders], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [
+        f'{library} is not installed; install it with: pip install "polyrank[{extra}]"'
+        for library, extra in (("pymilvus", "milvus"), ("qdrant-client", "qdrant"), ("psycopg", "postgresql"))
+    ]
+
+
+def test_a_token_is_for_the_server_that_the_user_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, name in (("qdrant+https://h:6333", "QDRANT"), ("postgresql://h:5432", "POSTGRESQL")):
+        monkeypatch.setenv(f"POLYRANK_{name}_TOKEN", "secret")
+        assert Address(uri, "replies").token == ""
+        monkeypatch.setenv(f"POLYRANK_{name}_URI", uri)
+        assert (Address(uri, "replies").token, Address("http://h:19530", "replies").token) == ("secret", "")
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.deep
+def test_a_graph_lists_candidates_and_the_table_is_compared_otherwise(postgresql: Postgresql, tmp_path: Path) -> None:
+    pool = pool_of(400)
+    vectors = vectors_of(pool)
+    write_remote(tmp_path / "ix", postgresql.address(), pool, vectors, fingerprint="f" * 64, model="m", ann="hnsw")
+    scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors)
+    with RemoteIndex(tmp_path / "ix") as index:
+        result = Replies(Hashed(), index).answer("w1 w2", 10)
+        assert (result.exact, result.ways) == (False, ("remote hnsw",))
+        best = {f"c{i}" for i in np.argsort(-scores)[:10]}
+        assert len(best & {reply.id for reply in result.ranked}) >= 8
+        few = Replies(Hashed(), index).answer("w1 w2", 10, filter="n < 11")
+        assert sorted(reply.id for reply in few.ranked) == sorted(f"c{i}" for i in np.argsort(-scores[:11])[:10])
+        ((hits,),) = [index.server.nearest(np.ones((1, index.width), np.float32), 300, "", kind="HNSW")]
+        assert len(hits) == 300
+    with pytest.raises(UsageError, match="a remote index cannot have index type 'diskann'; use none, flat, hnsw"):
+        write_remote(tmp_path / "b", postgresql.address(), pool, vectors, fingerprint="f", model="m", ann="diskann")
+    with pytest.raises(UsageError, match="cannot be divided by a field"):
+        write_remote(
+            tmp_path / "b", postgresql.address(), pool, vectors, fingerprint="f", model="m", partition_by="lang"
+        )
+
+
+@pytest.mark.deep
+def test_an_index_that_others_add_keeps_answers_exact(postgresql: Postgresql, tmp_path: Path) -> None:
+    pool = pool_of(300)
+    vectors = vectors_of(pool)
+    write_remote(tmp_path / "ix", postgresql.address(), pool, vectors, fingerprint="f" * 64, model="m")
+    with RemoteIndex(tmp_path / "ix") as index:
+        before = Replies(Hashed(), index).answer("w1 w2", 10)
+        table = f'"{index.collection}"'
+        index.server._call("execute", f"create index on {table} using ivfflat (vector vector_ip_ops) with (lists = 50)")
+        index.server._call("execute", "set enable_seqscan = off")
+        assert Replies(Hashed(), index).answer("w1 w2", 10) == before
+        assert before.exact
+
+
+@pytest.mark.deep
+def test_wrong_databases_users_and_tables_are_named(
+    postgresql: Postgresql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = postgresql.address()
+    pool, vectors = pool_of(1), vectors_of(pool_of(1))
+    with pytest.raises(ResourceError, match='database "nowhere" does not exist'):
+        write_remote(tmp_path / "a", replace(address, database="nowhere"), pool, vectors, fingerprint="f", model="m")
+    postgresql.sql(address, "create table others (id int); create view shown as table others")
+    for name in ("others", "shown"):
+        with pytest.raises(UsageError, match="did not build; choose another name"):
+            write_remote(
+                tmp_path / "a", replace(address, collection=name), pool, vectors,
+                fingerprint="f", model="m", overwrite=True,
+            )  # fmt: skip
+    monkeypatch.setenv("POLYRANK_POSTGRESQL_TOKEN", "nobody-knows:secret")
+    with pytest.raises(ResourceError, match='role "nobody-knows" does not exist'):
+        write_remote(tmp_path / "a", address, pool, vectors, fingerprint="f", model="m")
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process with SIGSTOP")
+def test_postgresql_that_hangs_or_restarts(postgresql: Postgresql, tmp_path: Path) -> None:
+    write_remote(
+        tmp_path / "ix", postgresql.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m"
+    )
+    with RemoteIndex(tmp_path / "ix") as index:
+        before = Replies(Hashed(), index).respond(CONTEXTS)
+        index.server.timeout_s = 0.5
+        ((backend,),) = index.server._call("execute", "select pg_backend_pid()")
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            with pytest.raises(OfflineError, match=r"did not answer within 0\.5 seconds; start the server"):
+                len(index)
+        finally:
+            os.kill(backend, signal.SIGCONT)
+        with contextlib.suppress(OfflineError):
+            index.server._call("execute", "select pg_terminate_backend(pid) from pg_stat_activity")
+        index.server.timeout_s = 20
+        assert Replies(Hashed(), index).respond(CONTEXTS) == before
 
 
 # -- commands and the server ------------------------------------------------------------------------------------------

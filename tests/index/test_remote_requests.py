@@ -32,9 +32,11 @@ from polyrank.index.remote import (
 )
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.collections import StoredCollection
-from polyrank.index.remote.facts import Columns, condition, facts
-from polyrank.index.remote.milvus import CollectionDescription, MilvusCollection, build_settings, read_kind
+from polyrank.index.remote.facts import MILVUS, Columns, condition, facts
+from polyrank.index.remote.milvus import MilvusCollection, build_settings
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
+from polyrank.index.remote.store import CollectionDescription, Row
+from polyrank.index.remote.stores import read_kind
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
 from polyrank.storage.time_limit import TimeLimit, limit_searches
@@ -161,10 +163,15 @@ def one(text: str = "hi", id_: str = "a", **metadata: Any) -> Candidate:
     return Candidate(id_, text, metadata)
 
 
+def made(candidates: Sequence[Candidate], vectors: np.ndarray, first: int = 1) -> tuple[list[Row], dict[int, str]]:
+    """Rows to write, and faults."""
+    return make_rows(candidates, vectors, first, None, Columns())[:2]
+
+
 def test_a_row_holds_a_whole_candidate() -> None:
     vectors = np.array([[3.0, 4.0], [0.5, -0.5]], np.float32)
     candidates = [one("hello", "é", lang="en"), one("bye", "b", tier=[2, 7])]
-    rows, faults = make_rows(candidates, vectors, 41, Columns())
+    rows, faults = made(candidates, vectors, 41)
     assert faults == {}
     assert [(row["row"], row["key"], row["id"], row["text"]) for row in rows] == [
         (41, key_of("é"), "é", "hello"),
@@ -174,7 +181,8 @@ def test_a_row_holds_a_whole_candidate() -> None:
     for row, vector, candidate in zip(rows, vectors, candidates, strict=True):
         assert row["facts"] == facts(candidate.metadata)
         number, again, found = read_row(row, ADDRESS)
-        assert (number, again, found.tolist()) == (row["row"], candidate, vector.tolist())
+        assert (number, again, found[:2].tolist()) == (row["row"], candidate, vector.tolist())
+        assert found[2:].tolist() == [0.0] * 6
     assert key_of("é") != key_of("e")
     assert len(key_of("é")) == 32
     assert key_of("\ud800") == ""
@@ -182,7 +190,7 @@ def test_a_row_holds_a_whole_candidate() -> None:
 
 @pytest.mark.parametrize("field", ["row", "id", "text", "metadata", "digest", "vector"])
 def test_a_row_with_a_changed_field_is_damaged(field: str) -> None:
-    ((row,), _) = make_rows([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7, Columns())
+    ((row,), _) = made([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7)
     other: dict[str, Any] = {
         "row": 8, "id": "name2", "text": "hell", "metadata": "{}", "digest": "0" * 64, "vector": [1.0, 2.0]
     }  # fmt: skip
@@ -193,17 +201,13 @@ def test_a_row_with_a_changed_field_is_damaged(field: str) -> None:
 
 def test_values_that_the_server_cannot_store_are_named() -> None:
     vectors = np.ones((1, 2), np.float32)
-    assert make_rows([one("a" * 65_535)], vectors, 1, Columns())[1] == {}
-    assert make_rows([one("é" * 32_768)], vectors, 1, Columns())[1] == {
-        0: "its text has 65,536 bytes, the server's limit is 65,535"
-    }
-    assert make_rows([one(id_="a" * 65_536)], vectors, 1, Columns())[1] == {
-        0: "its id has 65,536 bytes, the server's limit is 65,535"
-    }
+    assert made([one("a" * 65_535)], vectors)[1] == {}
+    assert made([one("é" * 32_768)], vectors)[1] == {0: "its text has 65,536 bytes, the server's limit is 65,535"}
+    assert made([one(id_="a" * 65_536)], vectors)[1] == {0: "its id has 65,536 bytes, the server's limit is 65,535"}
     most = one(a="x" * 16_332, b={}, c={})
     assert len(json.dumps(facts(most.metadata))) == 65_536
-    assert make_rows([most], vectors, 1, Columns())[1] == {}
-    assert make_rows([one(a="x" * 16_341, b={})], vectors, 1, Columns())[1] == {
+    assert made([most], vectors)[1] == {}
+    assert made([one(a="x" * 16_341, b={})], vectors)[1] == {
         0: "its metadata make 65,537 bytes to filter by, the limit is 65,536"
     }
 
@@ -234,7 +238,7 @@ def test_a_request_is_limited_in_rows_and_bytes() -> None:
 def meets(metadata: dict[str, Any], text: str) -> bool:
     """Evaluate a Milvus condition on facts."""
     known = facts(metadata)
-    expression = condition(read_filter(text).tree)
+    expression = condition(read_filter(text).tree, MILVUS)
     for name in known:
         expression = expression.replace(f'exists facts["{name}"]', "True").replace(
             f'facts["{name}"]', repr(str(known[name]))
@@ -332,8 +336,6 @@ def test_a_search_requests_inner_products(script: Script) -> None:
     assert few["search_params"]["params"] == {"ef": 128}
     assert plain["search_params"]["params"] == {}
     assert [one["search_params"]["params"] for one in others] == [{"nprobe": 64}, {"nprobe": 64}, {"search_list": 128}]
-    script.answers["search"] = [[{"id": "k1", "distance": 2}]]  # of a server that does not name the primary key
-    assert server.nearest(vectors[:1], 1, "", kind="FLAT") == [[("k1", 2.0)]]
 
 
 @pytest.mark.parametrize(("n", "ranges"), [(0, 1), (2047, 1), (2048, 2), (10_000, 5)])
@@ -342,23 +344,23 @@ def test_a_scan_requests_each_key_once(script: Script, n: int, ranges: int) -> N
         if output_fields == ["count(*)"]:
             assert filter == ""
             return [{"count(*)": n}]
-        assert list(output_fields) == ["key", "text"]
+        assert list(output_fields) == ["key", "row", "id", "text", "metadata", "digest", "vector"]
         assert settings["limit"] == 16_384
         return [{"key": filter}]
 
     script.answers["query"] = query
     server = MilvusCollection(ADDRESS)
-    asked = [row["key"] for row in server.scan("", ["text"])]
+    asked = [row["key"] for row in server.scan("")]
     assert len(asked) == ranges
     bounds = [text.removeprefix('key >= "').removesuffix('"').split('" and key < "') for text in asked]
     assert [low for low, _ in bounds] == [f"{i * 2**32 // ranges:08x}" for i in range(ranges)]
     assert [high for _, high in bounds] == [*(low for low, _ in bounds[1:]), "g"]
-    assert [row["key"] for row in server.scan("(c)", ["text"])] == [f"{text} and (c)" for text in asked]
+    assert [row["key"] for row in server.scan("(c)")] == [f"{text} and (c)" for text in asked]
 
 
 def test_a_collection_fits_the_written_rows(script: Script) -> None:
-    server = MilvusCollection(ADDRESS)
-    server.create("replies_1", width=7, kind="HNSW", settings={"M": 9}, info="{}", norm_exponent=3)
+    server = MilvusCollection(ADDRESS).of("replies_1")
+    server.create(width=7, kind="HNSW", n=10, info="{}")
     assert [(name, arguments[0]) for name, arguments, _ in script.asked] == [
         ("create_collection", "replies_1"),
         ("create_index", "replies_1"),
@@ -366,7 +368,7 @@ def test_a_collection_fits_the_written_rows(script: Script) -> None:
     ]
     (_, _, made), (_, (_, indexes), _), _ = script.asked
     assert made["consistency_level"] == "Strong"
-    assert made["properties"] == {"polyrank": "{}", "polyrank_norm_3": "8.0"}
+    assert made["properties"] == {"polyrank": "{}"}
     schema = made["schema"].to_dict()
     assert (schema["auto_id"], schema["enable_dynamic_field"]) == (False, False)
     fields = {field["name"]: field for field in schema["fields"]}
@@ -381,7 +383,7 @@ def test_a_collection_fits_the_written_rows(script: Script) -> None:
     assert (index.index_type, index.field_name) == ("HNSW", "vector")
     described = index.to_dict()
     assert described["metric_type"] == "IP"
-    assert {**described, **described.get("params", {})}["M"] == 9
+    assert {**described, **described.get("params", {})}["M"] == 32
 
 
 def test_settings_of_an_index_fit_the_number_of_vectors() -> None:
@@ -390,12 +392,12 @@ def test_settings_of_an_index_fit_the_number_of_vectors() -> None:
     assert [build_settings("IVF_SQ8", n, 8)["nlist"] for n in (1, 100, 10_000, 10**9)] == [2, 20, 200, 1024]
     assert build_settings("IVF_PQ", 100, 392) == {"nlist": 20, "m": 98, "nbits": 8}
     with pytest.raises(UsageError, match="'scann'; use none, flat, hnsw, sq8, ivfpq, diskann"):
-        read_kind("scann")
+        read_kind("scann", ADDRESS)
 
 
 def test_a_divided_collection_has_a_column_of_partitions(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
-    server.create("a", width=8, kind="FLAT", settings={}, info="{}", norm_exponent=3, divided=True)
+    server.create(width=8, kind="FLAT", n=1, info="{}", divided=True)
     ((_, _, made), *_) = script.asked
     (column,) = (field for field in made["schema"].to_dict()["fields"] if field.get("is_partition_key"))
     assert (column["name"], column["params"]) == ("partition", {"max_length": 32})
@@ -413,26 +415,22 @@ def test_a_kind_that_a_server_lacks_is_named(
 ) -> None:
     script.answers[refused_method] = refused(65535, "no such thing")
     with pytest.raises(error, match=words.replace("(", r"\(").replace(")", r"\)")):
-        MilvusCollection(ADDRESS).create("a", width=8, kind="DISKANN", settings={}, info="{}", norm_exponent=3)
+        MilvusCollection(ADDRESS).create(width=8, kind="DISKANN", n=1, info="{}")
 
 
 @pytest.mark.parametrize(
-    ("version", "ann", "divided", "words"),
+    ("version", "kind", "words"),
     [
-        ("milvus_lite-3.2.2", "diskann", False, "offers the index types flat, hnsw, sq8; use one of these"),
-        ("milvus_lite-3.2.2", "sq8", True, ""),
-        ("v2.3.5", "diskann", True, "is Milvus v2.3.5, which loses rows of divided collections; leave out"),
-        ("2.3.21-dev", "", True, "loses rows"),
-        ("v2.3.5", "diskann", False, ""),
-        ("v2.6.0", "ivfpq", True, ""),
+        ("milvus_lite-3.2.2", "DISKANN", "offers the index types flat, hnsw, sq8; use one of these"),
+        ("milvus_lite-3.2.2", "IVF_SQ8", ""),
+        ("v2.6.0", "IVF_PQ", ""),
     ],
 )
-def test_what_a_server_accepts_but_does_not_do_is_refused(
-    script: Script, version: str, ann: str, divided: bool, words: str
-) -> None:
+def test_what_a_server_accepts_but_does_not_do_is_refused(script: Script, version: str, kind: str, words: str) -> None:
     script.answers["get_server_version"] = version
     with pytest.raises(UsageError, match=words) if words else contextlib.nullcontext():
-        MilvusCollection(ADDRESS).check_offered(ann, divided=divided)
+        MilvusCollection(ADDRESS).create(width=8, kind=kind, n=1, info="{}", divided=True)
+    assert bool(script.of("create_collection")) is not bool(words)
 
 
 def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
@@ -462,25 +460,21 @@ def test_the_index_uses_inner_products(script: Script, answer: Any, kind: str) -
     assert MilvusCollection(ADDRESS).kind() == kind
 
 
-def test_an_alias_is_searched_in_every_collection(script: Script) -> None:
+def test_a_name_is_free_or_an_alias(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
-    script.answers["list_collections"] = ["a", "b", "c"]
-    script.answers["list_aliases"] = lambda name, **_: {"aliases": ["replies"] if name == "b" else ["x"]}
+    describe(script, "b")
     assert server.alias() == "b"
-    script.answers["list_aliases"] = {}
-    assert server.alias() is None
-    script.answers["list_aliases"] = refused(100)  # as in a database of Milvus 2.3
-    script.answers["describe_collection"] = lambda name, **_: {"aliases": ["replies"] if name == "c" else []}
-    assert server.alias() == "c"
     script.answers["describe_collection"] = refused(100)
-    with pytest.raises(ArtifactError, match="does not exist"):
-        server.aliases("a")
-    script.answers["list_aliases"] = {}
-    script.answers["list_collections"] = ["a", "replies"]
+    assert server.alias() is None
+    describe(script, "replies")
     with pytest.raises(UsageError, match="is a collection that polyrank did not build; choose another name"):
         server.alias()
-    server.set_alias("new", replace=False)
-    server.set_alias("new", replace=True)
+    describe(script, "b")
+    script.answers["describe_collection"]["properties"] = {}
+    with pytest.raises(UsageError, match="is a collection that polyrank did not build; choose another name"):
+        server.alias()
+    server.of("new").set_alias("replies", replace=False)
+    server.of("new").set_alias("replies", replace=True)
     assert [(name, arguments) for name, arguments, _ in script.asked[-2:]] == [
         ("create_alias", ("new", "replies")),
         ("alter_alias", ("new", "replies")),
@@ -491,12 +485,12 @@ def test_written_rows_are_counted(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
     script.answers["upsert"] = {"upsert_count": 2}
     server.write([{"key": "a"}, {"key": "b"}])
-    server.write([{"key": "a"}, {"key": "b"}], collection="other")
+    server.of("other").write([{"key": "a"}, {"key": "b"}])
     assert [arguments[0] for _, arguments, _ in script.asked] == ["replies", "other"]
     with pytest.raises(ResourceError, match=f"^{ADDRESS} wrote 2 of 1 rows; try again"):
         server.write([{"key": "a"}])
     server.flush()
-    server.flush(collection="other")
+    server.of("other").flush()
     server.delete(["a"])
     server.drop("old")
     assert [(name, arguments) for name, arguments, _ in script.asked[3:]] == [
@@ -550,7 +544,7 @@ def test_each_refusal_is_an_error_of_its_kind(script: Script, code: int, kind: t
     with pytest.raises(kind) as error:
         MilvusCollection(ADDRESS).describe()
     assert str(error.value) == words
-    assert len(script.asked) == 2  # one request, then the connection is closed
+    assert len(script.asked) == 1
 
 
 def test_a_file_of_certificates_that_does_not_exist_is_named(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +557,7 @@ def test_a_file_of_certificates_that_does_not_exist_is_named(script: Script, mon
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        ("DEADLINE_EXCEEDED", OfflineError, "did not answer within 9 seconds"),
+        ("DEADLINE_EXCEEDED", OfflineError, "did not answer within 0.1 seconds"),
         ("UNAUTHENTICATED", UsageError, "refuses the credentials; set POLYRANK_MILVUS_TOKEN"),
         ("PERMISSION_DENIED", UsageError, "refuses the credentials; set POLYRANK_MILVUS_TOKEN"),
     ],
@@ -577,7 +571,7 @@ def test_errors_of_the_connection(script: Script, code: str, kind: type[Exceptio
 
     script.answers["query"] = Lost()
     with pytest.raises(kind, match=words):
-        MilvusCollection(ADDRESS, timeout_s=9).count()
+        MilvusCollection(ADDRESS, timeout_s=0.1).count()
     assert len(script.of("query")) == 1
 
 
@@ -695,18 +689,18 @@ def test_the_bound_of_norms_is_recorded_before_longer_vectors_are_written(
 
 
 def test_a_build_records_the_longest_norm(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
-    script.answers["list_collections"] = []
+    script.answers["describe_collection"] = refused(100)
     parts = [np.full((1, 5), length, np.float32) for length in (1.0, 7.2, 0.1)]
     write(tmp_path / "new", [one("a", f"c{i}") for i in range(3)], iter(parts))
-    assert script.of("create_collection")[0]["properties"]["polyrank_norm_2"] == "4.0"
     assert [settings["properties"] for settings in script.of("alter_collection_properties")] == [
-        {"polyrank_norm_5": "32.0"}
+        {"polyrank_norm_2": "4.0"},
+        {"polyrank_norm_5": "32.0"},
     ]
 
 
 def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Path) -> None:
     candidates = [one(f"text {i}", f"c{i}") for i in range(1100)]
-    rows, _ = make_rows(candidates, np.arange(5500, dtype=np.float32).reshape(1100, 5) + 1, 10, Columns())
+    rows, _ = made(candidates, np.arange(5500, dtype=np.float32).reshape(1100, 5) + 1, 10)
     by_key = {row["key"]: row for row in rows}
     script.answers["get"] = lambda _, ids, **__: [by_key[key] for key in reversed(ids) if key in by_key]
     index = RemoteIndex(folder)
@@ -763,15 +757,15 @@ def test_lists_of_the_server_are_keys_and_products(script: Script, folder: Path)
     assert (first[0], first[1].tolist(), first[1].dtype) == (["a", "b"], [2.5, -1.0], np.float32)
     assert (second[0], second[1].tolist()) == ([], [])
     (settings,) = script.of("search")
-    assert settings["filter"] == condition(read_filter("a = 1").tree)
+    assert settings["filter"] == condition(read_filter("a = 1").tree, MILVUS)
     assert settings["search_params"]["params"] == {}
 
 
 def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> None:
     from polyrank.index import verify_index
 
-    rows, _ = make_rows([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 8), np.float32), 1, Columns())
-    wrong, _ = make_rows([one("d", "w")], np.ones((1, 4), np.float32), 4, Columns())
+    rows, _ = made([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32))
+    wrong, _ = made([one("d", "w")], np.ones((1, 9), np.float32), 4)
     n = [5]
     there = [rows[0], {**rows[1], "text": "B"}, {**rows[2], "key": key_of("q")}, *wrong]
     script.answers["query"] = lambda _, output_fields, **__: (
@@ -786,7 +780,7 @@ def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> N
     ]
     there, n[0] = rows, 3
     assert verify_index(folder) == []
-    (there, _), n[0] = make_rows([one("a", "x")], np.full((1, 8), 5.7, np.float32), 1, Columns()), 1
+    (there, _), n[0] = made([one("a", "x")], np.full((1, 5), 7.2, np.float32)), 1
     assert verify_index(folder) == [f"{ADDRESS}: candidate 'x' has a longer vector than recorded; add it again"]
 
 
@@ -891,16 +885,16 @@ def write(path: Path, candidates: Sequence[Candidate], vectors: Any, **settings:
 def test_an_index_is_built_under_a_temporary_name_and_renamed_at_the_end(
     script: Script, tmp_path: Path, held: dict[str, Any]
 ) -> None:
-    script.answers["list_collections"] = []
+    script.answers["describe_collection"] = refused(100)
     pool = [one(f"text {i}", f"c{i}") for i in range(5)]
     script.asked.clear()
     write(tmp_path / "new", pool, iter([np.ones((3, 5), np.float32), np.ones((2, 5), np.float32)]), ann="hnsw")
     names = [name for name, *_ in script.asked]
-    made = ["create_collection", "create_index", "load_collection"]
-    assert names == ["list_collections", *made, "upsert", "upsert", "flush", "create_alias", "close"]
+    made = ["create_collection", "create_index", "load_collection", "alter_collection_properties"]
+    assert names == ["describe_collection", *made, "upsert", "upsert", "flush", "create_alias", "close", "close"]
     collection = script.asked[1][1][0]
     assert collection.startswith("replies_")
-    assert {arguments[0] for _, arguments, _ in script.asked[1:-1]} == {collection}
+    assert {arguments[0] for _, arguments, _ in script.asked[1:-2]} == {collection}
     said = json.loads(script.of("create_collection")[0]["properties"]["polyrank"])
     assert (said["fingerprint"], said["model"], said["format"], said["dimension"]) == ("f" * 64, "nowhere", 4, 5)
     assert script.of("create_collection")[0]["schema"].to_dict()["fields"][-1]["params"]["dim"] == 8
@@ -912,16 +906,15 @@ def test_an_index_is_built_under_a_temporary_name_and_renamed_at_the_end(
 
 
 def test_an_index_replaces_another(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
-    script.answers["list_collections"] = ["old"]
-    script.answers["list_aliases"] = {"aliases": ["replies"]}
+    describe(script, "old")
     pool, vectors = [one("a", "a")], np.ones((1, 5), np.float32)
     with pytest.raises(UsageError, match=f"{ADDRESS} already exists; choose another name or pass `overwrite=True`"):
         write(tmp_path / "new", pool, vectors)
     assert script.of("create_collection") == []
     script.asked.clear()
     write(tmp_path / "new", pool, vectors, overwrite=True)
-    assert [name for name, *_ in script.asked][-4:] == ["flush", "alter_alias", "drop_collection", "close"]
-    assert script.asked[-2][1] == ("old",)
+    assert [name for name, *_ in script.asked][-5:] == ["flush", "alter_alias", "drop_collection", "close", "close"]
+    assert script.asked[-3][1] == ("old",)
     with pytest.raises(UsageError, match="already exists"):
         write(tmp_path / "new", pool, vectors)
 
@@ -951,12 +944,12 @@ def test_the_names_of_an_index_are_dropped_before_its_collection(script: Script,
 def test_a_failed_build_leaves_nothing(
     script: Script, tmp_path: Path, held: dict[str, Any], parts: list[Any], problem: str
 ) -> None:
-    script.answers["list_collections"] = []
+    script.answers["describe_collection"] = refused(100)
     pool = [one("a", f"c{i}") for i in range(4)]
     with pytest.raises(DataError, match=problem):
         write(tmp_path / "new", pool, iter(parts))
-    assert [name for name, *_ in script.asked][-2:] == ["drop_collection", "close"]
-    assert script.asked[-2][1] == script.asked[1][1]  # the new collection is dropped
+    assert [name for name, *_ in script.asked][-3:] == ["drop_collection", "close", "close"]
+    assert script.asked[-3][1] == script.asked[1][1]  # the new collection is dropped
     assert not (tmp_path / "new").exists()
 
 

@@ -47,10 +47,9 @@ def build(path: Path, address: Address, **settings: Any) -> str:
 
 def orphan(address: Address) -> Address:
     """A collection as an interrupted build leaves it."""
-    name = f"{address.collection}_0a1b2c3d"
-    with contextlib.closing(MilvusCollection(address)) as server:
-        server.create(name, width=2, kind="FLAT", settings={}, info="{}", norm_exponent=1)
-    return Address(address.uri, name, address.database)
+    with MilvusCollection(address).of(f"{address.collection}_0a1b2c3d") as server:
+        server.create(width=2, kind="FLAT", n=1, info="{}")
+        return server.address
 
 
 def foreign(address: Address) -> Address:

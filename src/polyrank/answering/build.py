@@ -72,8 +72,8 @@ def build_index(
         ann: see ``write_index``.
         precision: see ``write_index``; vectors of a replaced index with a lower precision are not used again.
         overwrite: whether an existing index may be replaced.
-        remote: the Milvus server that stores candidates and vectors, ``http://HOST:PORT/COLLECTION``; the folder then
-            only names it. See docs/remote.md.
+        remote: the server that stores candidates and vectors, such as ``http://HOST:PORT/NAME`` of Milvus; the folder
+            then only names it. See docs/remote.md.
         partition_by: of a remote index, see ``write_index``.
         progress: called with the number of distinct texts encoded so far, and their total.
 

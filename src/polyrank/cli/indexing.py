@@ -57,8 +57,8 @@ def index_build(
     remote: Annotated[
         str | None,
         Option(
-            help="Store candidates on a Milvus server, http://HOST:PORT/[DATABASE/]COLLECTION; the folder holds the"
-            " address."
+            help="Store candidates on a server: http://HOST:PORT/[DATABASE/]NAME of Milvus, qdrant+http://HOST:PORT/NAME"
+            " or postgresql://HOST:PORT/DATABASE/NAME. The folder holds the address."
         ),
     ] = None,
     partition_by: Annotated[
@@ -79,12 +79,13 @@ def index_build(
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
-    from polyrank.index.remote.milvus import read_kind as read_remote_kind
+    from polyrank.index.remote import Address
+    from polyrank.index.remote.stores import read_kind as read_remote_kind
     from polyrank.scorers.open import encoder_of, load_ranking
     from polyrank.storage.quantized import read_precision
 
     console.use_processor(threads)
-    kind = read_kind(ann) if remote is None else read_remote_kind(ann)
+    kind = read_kind(ann) if remote is None else read_remote_kind(ann, Address.of(remote))
     stored = read_precision(precision)
     resolve_encoder(model, backend=backend)
     target: dict[str, Any] = {"precision": stored, "remote": remote, "partition_by": partition_by}
@@ -273,7 +274,13 @@ def index_verify(index: IndexPath) -> None:
 
 @add_command(index_app, "remote-list", "http://127.0.0.1:19530", "https://milvus.example.org/shop/")
 def index_remote_list(
-    server: Annotated[str, Argument(help="A Milvus server, http://HOST:PORT or http://HOST:PORT/DATABASE/.")],
+    server: Annotated[
+        str,
+        Argument(
+            help="A server: http://HOST:PORT or http://HOST:PORT/DATABASE/ of Milvus, qdrant+http://HOST:PORT or"
+            " postgresql://HOST:PORT/DATABASE/."
+        ),
+    ],
 ) -> None:
     """Print each collection that polyrank built: its name, a tab, and the index that uses it.
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from polyrank.index.local.writer import INDEX_FILES
 from polyrank.index.protocol import Index, IndexWriter, check_fingerprint
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, remote_problems, write_remote
 from polyrank.index.remote.address import FOLDER_FILES
-from polyrank.index.remote.facts import read_field
+from polyrank.index.remote.stores import read_columns
 from polyrank.loading.folders import FolderKind, folder_kind
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable
@@ -76,8 +77,10 @@ def open_index(path: AnyPath, *, fingerprint: str | None = None) -> Index:
         OfflineError: the index is on a server that does not answer.
     """
     kind, folder = _located(path)
-    index = kind.index(folder)
-    check_fingerprint(index.fingerprint, fingerprint, index.path)
+    with ExitStack() as opened:
+        index = opened.enter_context(kind.index(folder))
+        check_fingerprint(index.fingerprint, fingerprint, index.path)
+        opened.pop_all()
     return index
 
 
@@ -138,8 +141,7 @@ def check_target(
     if remote is None and partition_by:
         raise UsageError(f"`partition_by` is {partition_by!r}, and a local index is one part; leave it out")
     if remote is not None:
-        Address.of(remote)
-        read_field(partition_by)
+        read_columns(partition_by, Address.of(remote))
         if precision != "fp32":
             raise UsageError(f"a remote index holds fp32, not {precision}; omit the precision")
     check_replaceable(Path(path), own_files=KINDS["index" if remote is None else "remote"].files, replace=overwrite)
@@ -172,8 +174,8 @@ def write_index(
             "diskann": it lists candidates approximately, and results are approximate.
         precision: vectors are rounded to it when they are stored, and every search, also an exact one, uses the
             stored vectors: "bf16" takes half the space of fp32, "int8" about a quarter.
-        remote: ``http://HOST:PORT/COLLECTION`` of a Milvus server that stores candidates and vectors; the folder then
-            only names it.
+        remote: the server that stores candidates and vectors, such as ``http://HOST:PORT/NAME`` of Milvus; the folder
+            then only names it. See docs/remote.md.
         partition_by: the metadata field, written as in a filter, that divides a remote index: a search with a filter
             such as ``lang = "en"`` then reads the candidates of that value only; empty: it is not divided.
         overwrite: whether an existing index may be replaced.

@@ -24,7 +24,7 @@ from polyrank.storage.quantized import AnyVectors, Precision
 
 if TYPE_CHECKING:  # needs faiss
     from polyrank.index.local.ann import Ann
-    from polyrank.index.remote.reader import MilvusEngine
+    from polyrank.index.remote.reader import RemoteEngine
 
 MAX_WORDS, MAX_WORD_CHARACTERS = 250, 10_000  # of one page: SQLite limits conditions and patterns
 
@@ -87,7 +87,7 @@ class Search(Protocol[H]):
         """
         ...
 
-    def of_engine(self, engine: "MilvusEngine") -> list[H]:
+    def of_engine(self, engine: "RemoteEngine") -> list[H]:
         """The best of the candidates that an engine lists."""
         ...
 

@@ -16,7 +16,7 @@ from polyrank.config.names import Mode
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
 from polyrank.index.protocol import Block, Counts
-from polyrank.index.remote.reader import MilvusEngine
+from polyrank.index.remote.reader import RemoteEngine
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result
 from polyrank.search.blocks import Floats, derive, n_alive
@@ -128,7 +128,7 @@ class NearestSearch:
             blocks = [replace(block, offsets=derive(name, block.rows, offsets)) for block in blocks]
         return search(self.contexts, self.mask, blocks, self.k, mode=self.mode, indexes=indexes, device=self.device)
 
-    def of_engine(self, engine: MilvusEngine) -> list[Result]:
+    def of_engine(self, engine: RemoteEngine) -> list[Result]:
         """The k best by an engine's lists of products."""
         exact = self.mode == "exact"
         return search_remote(self.contexts, self.mask, engine, self.k, prior=self.prior, exact=exact)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
 from polyrank.index.protocol import Block
-from polyrank.index.remote.reader import MilvusEngine
+from polyrank.index.remote.reader import RemoteEngine
 from polyrank.search.best import Best, Result
 from polyrank.search.blocks import Floats, derive, n_alive
 from polyrank.search.scoring import prior_of, real_vectors, rounding_of_product
@@ -36,7 +36,7 @@ Positions = NDArray[np.int64]
 
 
 def search_remote(
-    contexts: Floats, mask: NDArray[np.bool_], engine: MilvusEngine, k: int, *, prior: float = 0.0, exact: bool = True
+    contexts: Floats, mask: NDArray[np.bool_], engine: RemoteEngine, k: int, *, prior: float = 0.0, exact: bool = True
 ) -> list[Result]:
     """The k best candidates of each context, best first, ties by row.
 
@@ -62,7 +62,7 @@ def search_remote(
     ]
 
 
-def _search(best: Best, engine: MilvusEngine, norm: float, prior: float, exact: bool) -> Result:
+def _search(best: Best, engine: RemoteEngine, norm: float, prior: float, exact: bool) -> Result:
     vectors = engine.weighing(best.contexts.numpy(), prior)  # [M, W]
     errors = np.linalg.norm(vectors.astype(np.float64), axis=1) * norm * rounding_of_product(vectors.shape[1])
     limits = np.full(len(vectors), np.inf)  # of the products of candidates that no list contains

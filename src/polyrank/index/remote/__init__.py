@@ -1,4 +1,4 @@
-"""A remote index: candidates and vectors on a Milvus server. No torch."""
+"""A remote index: candidates and vectors on a server. No torch."""
 
 from polyrank.index.remote.address import Address, read_address
 from polyrank.index.remote.collections import drop_collection, find_collection, list_collections

@@ -1,12 +1,11 @@
 """Lists and drops the collections of remote indexes, also those that an interrupted build left. No torch."""
 
-from contextlib import closing
 from dataclasses import dataclass
 
 from polyrank.errors import UsageError
 from polyrank.index.remote.address import Address
-from polyrank.index.remote.connection import TIMEOUT_S
-from polyrank.index.remote.milvus import MilvusCollection
+from polyrank.index.remote.store import TIMEOUT_S
+from polyrank.index.remote.stores import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ def list_collections(address: Address, *, timeout_s: float = TIMEOUT_S) -> list[
     Raises:
         OfflineError: the server does not answer.
     """
-    with closing(MilvusCollection(address, timeout_s=timeout_s)) as server:
+    with open_store(address, timeout_s=timeout_s) as server:
         return [StoredCollection(one.name, server.aliases(one.name)) for one in server.collections()]
 
 
@@ -47,7 +46,7 @@ def find_collection(address: Address) -> StoredCollection:
         UsageError: it is a collection that an index uses.
         OfflineError: the server does not answer.
     """
-    with closing(MilvusCollection(address)) as server:
+    with open_store(address) as server:
         found = server.describe()
         indexes = server.aliases(found.name)
     if indexes and address.collection == found.name:
@@ -62,7 +61,7 @@ def drop_collection(address: Address) -> None:
         ArtifactError, UsageError, OfflineError: as in ``find_collection``.
     """
     found = find_collection(address)
-    with closing(MilvusCollection(address)) as server:
+    with open_store(address) as server:
         for index in found.indexes:
             server.drop_alias(index)
         server.drop(found.name)

@@ -13,7 +13,7 @@ If a field divides the collection, a row also has a partition, and a filter that
 their partitions only.
 
 A hash names each fact, and bounds are digits, so a condition never contains text that a user wrote. No torch.
->>> condition(read_filter('exists lang').tree) == f'(exists facts["{fact_name("e", ["lang"])}"])'
+>>> condition(read_filter('exists lang').tree, MILVUS) == f'(exists facts["{fact_name("e", ["lang"])}"])'
 True
 >>> sorted(facts({"tier": 2}))[0] == fact_name("e", ["tier"])
 True
@@ -22,14 +22,15 @@ True
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from polyrank.errors import UsageError
 from polyrank.index.filters import Tree, read_filter, value_kind
 
 Facts: TypeAlias = dict[str, str | bool]
+C = TypeVar("C")
 COLUMN = "facts"
 PARTITION = "partition"
 REST = "-"  # the partition of rows without a single value of the field
@@ -58,26 +59,51 @@ def facts(metadata: Mapping[str, Any]) -> Facts:
     return result
 
 
-def condition(tree: Tree) -> str:
-    """A filter as a Milvus expression, which is true or false for every candidate, never unknown."""
+@dataclass(frozen=True, slots=True)
+class Language(Generic[C]):
+    """How a server writes conditions.
 
-    def exists(name: str) -> str:  # some versions of Milvus read "exists a and b" as "exists (a and b)"
-        return f'(exists {COLUMN}["{name}"])'
+    Args:
+        exists: the condition that a fact with this name exists.
+        compare: that a bound, by its name, is ``<``, ``<=``, ``>`` or ``>=`` some digits; a missing one is not.
+        join: "and" or "or" of conditions.
+        negate: not.
+    """
 
+    exists: Callable[[str], C]
+    compare: Callable[[str, str, str], C]
+    join: Callable[[str, list[C]], C]
+    negate: Callable[[C], C]
+
+
+def condition(tree: Tree, language: Language[C]) -> C:
+    """A filter as a condition, which is true or false for every candidate, never unknown."""
     kind, *rest = tree
     if kind in ("and", "or"):
-        return f"({f' {kind} '.join(condition(part) for part in rest)})"
+        return language.join(kind, [condition(part, language) for part in rest])
     if kind == "not":
-        return f"(not {condition(rest[0])})"
+        return language.negate(condition(rest[0], language))
     if kind == "exists":
-        return exists(fact_name("e", rest[0]))
+        return language.exists(fact_name("e", rest[0]))
     path, value = rest
     if kind == "in":
-        return f"({' or '.join(dict.fromkeys(exists(fact_name('v', path, one)) for one in value))})"
+        names = dict.fromkeys(fact_name("v", path, one) for one in value)
+        return language.join("or", [language.exists(name) for name in names])
     sort, digits = _ordered(value)
-    name = fact_name(sort, path) + ("l" if kind in ("<", "<=") else "h")
+    return language.compare(fact_name(sort, path) + ("l" if kind in ("<", "<=") else "h"), kind, digits)
+
+
+def _exists(name: str) -> str:  # some versions of Milvus read "exists a and b" as "exists (a and b)"
+    return f'(exists {COLUMN}["{name}"])'
+
+
+MILVUS: Language[str] = Language(
+    _exists,
     # if the first part is false, the server's result for the second does not matter
-    return f'({exists(name)} and {COLUMN}["{name}"] {kind} "{digits}")'
+    lambda name, kind, digits: f'({_exists(name)} and {COLUMN}["{name}"] {kind} "{digits}")',
+    lambda kind, parts: f"({f' {kind} '.join(parts)})",
+    lambda part: f"(not {part})",
+)
 
 
 def paths_of(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -147,7 +173,7 @@ class Columns:
 
     def condition(self, tree: Tree) -> str:
         """A filter as a Milvus expression that names the partitions to read, if it demands values of the field."""
-        passes, read = condition(tree), self.partitions(tree)
+        passes, read = condition(tree, MILVUS), self.partitions(tree)
         return passes if read is None else f"{PARTITION} in {json.dumps(sorted(read))} and {passes}"
 
     def partitions(self, tree: Tree) -> frozenset[str] | None:

@@ -15,18 +15,10 @@ from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter
 from polyrank.index.protocol import Block, CandidatePage, H, Index, Search, check_fingerprint
 from polyrank.index.remote.address import Address, read_address
-from polyrank.index.remote.connection import TIMEOUT_S
-from polyrank.index.remote.facts import Columns, read_field
-from polyrank.index.remote.milvus import KEY, CollectionDescription, MilvusCollection
-from polyrank.index.remote.rows import (
-    FIELDS,
-    ROWS_AT_A_TIME,
-    counts_of,
-    key_of,
-    norm_exponent,
-    read_row,
-    weighing_vectors,
-)
+from polyrank.index.remote.facts import Columns
+from polyrank.index.remote.rows import ROWS_AT_A_TIME, counts_of, key_of, norm_exponent, read_row, weighing_vectors
+from polyrank.index.remote.store import FLAT, KEY, TIMEOUT_S, CollectionDescription
+from polyrank.index.remote.stores import open_store, read_columns
 from polyrank.records import Candidate
 from polyrank.storage.document import check_format
 from polyrank.storage.durable import AnyPath
@@ -57,7 +49,7 @@ class CollectionInfo:
 
 
 class RemoteIndex(Index):
-    """Candidates and their vectors in a Milvus collection.
+    """Candidates and their vectors in a collection of a server.
 
     Each answer shows the collection at that moment; only the connection and the description are kept. A search is
     proven for the candidates of the last refresh; later ones may have longer vectors.
@@ -69,12 +61,12 @@ class RemoteIndex(Index):
     Attributes:
         change: number of refreshes and own changes.
         collection: the collection's own name.
-        kind: of the vectors' index, Milvus's name; empty if it does not compare inner products.
+        kind: of the vectors' index, the server's name; empty if it does not compare inner products.
 
     Raises:
         ArtifactError: the folder or the collection is missing, damaged or too new.
         OfflineError: the server does not answer.
-        MissingExtraError: pymilvus is not installed.
+        MissingExtraError: the server's client is not installed.
     """
 
     # set by ``refresh``
@@ -87,9 +79,13 @@ class RemoteIndex(Index):
 
     def __init__(self, path: AnyPath, *, timeout_s: float = TIMEOUT_S) -> None:
         self.path = Path(path)
-        self.server = MilvusCollection(read_address(self.path), timeout_s=timeout_s)
+        self.server = open_store(read_address(self.path), timeout_s=timeout_s)
         self.opening = 0
-        self.refresh()
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
 
     def refresh(self) -> bool:
         """See ``Index``. Always true, because the server does not report changes by others."""
@@ -108,7 +104,7 @@ class RemoteIndex(Index):
     @property
     def exact(self) -> bool:
         """Whether the server compares every vector, so that its lists can prove an answer."""
-        return self.kind == "FLAT"
+        return self.kind == FLAT
 
     @property
     def width(self) -> int:
@@ -118,10 +114,10 @@ class RemoteIndex(Index):
     @property
     def columns(self) -> Columns:
         """The columns by which the collection is filtered."""
-        return Columns(read_field(self._info.partition_by))
+        return read_columns(self._info.partition_by, self.server.address)
 
-    def _condition(self, filter: Filter | None) -> str:
-        return "" if filter is None else self.columns.condition(filter.tree)
+    def _condition(self, filter: Filter | None) -> Any:
+        return "" if filter is None else self.server.condition(self.columns, filter.tree)
 
     def __repr__(self) -> str:
         return f"RemoteIndex({str(self.path)!r}, {self.server.address}, {self.dimension} dimensions)"
@@ -129,9 +125,9 @@ class RemoteIndex(Index):
     def __len__(self) -> int:
         return self.server.count()
 
-    def engine(self, filter: Filter | None = None) -> "MilvusEngine":
+    def engine(self, filter: Filter | None = None) -> "RemoteEngine":
         """Lists the largest products of candidates that pass a filter."""
-        return MilvusEngine(self, self._condition(filter))
+        return RemoteEngine(self, self._condition(filter))
 
     def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
         engine = self.engine(filter)
@@ -160,7 +156,7 @@ class RemoteIndex(Index):
         result = []
         for start in range(0, len(keys), ROWS_AT_A_TIME):
             part = keys[start : start + ROWS_AT_A_TIME]
-            for row in self.server.get(part, FIELDS):
+            for row in self.server.get(part):
                 number, candidate, vector = read_row(row, self.server.address)
                 result.append((number, candidate, vector[: self.dimension]))
         return result
@@ -178,7 +174,7 @@ class RemoteIndex(Index):
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
         """See ``Index``. Each request shows one range of keys at its moment."""
-        rows = self.server.scan(self._condition(filter), FIELDS)
+        rows = self.server.scan(self._condition(filter))
         pairs = (read_row(row, self.server.address)[:2] for row in rows)
         yield from sorted(pairs, key=lambda pair: (pair[0], pair[1].id))
 
@@ -192,12 +188,12 @@ class RemoteIndex(Index):
         self.server.close()
 
 
-class MilvusEngine:
+class RemoteEngine:
     """Lists the largest products of a remote index with a vector, through a filter; see ``polyrank.search.lists``.
 
     Args:
         index: the index.
-        condition: Milvus's expression; empty: all candidates.
+        condition: the server's; empty: all candidates.
 
     Attributes:
         exact: whether ``nearest`` is guaranteed to return the largest products.
@@ -205,7 +201,7 @@ class MilvusEngine:
         candidates: those fetched so far, by row.
     """
 
-    def __init__(self, index: RemoteIndex, condition: str) -> None:
+    def __init__(self, index: RemoteIndex, condition: Any) -> None:
         self._index, self._condition = index, condition
         self.exact, self.kind = index.exact, index.kind.lower()
         self.candidates: dict[int, Candidate] = {}
@@ -241,7 +237,7 @@ def remote_problems(path: AnyPath) -> list[str]:
     try:
         with RemoteIndex(path) as index:
             address, n = index.server.address, 0
-            for row in index.server.scan("", FIELDS):
+            for row in index.server.scan(""):
                 n += 1
                 try:
                     _, candidate, vector = read_row(row, address)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
-from polyrank.index.checks import Faults, Vectors, metadata_json, row_digest
+from polyrank.index.checks import Faults, Vectors, as_vectors, metadata_json, row_digest, vector_faults
 from polyrank.index.counts import COUNT_FIELD, as_count
 from polyrank.index.remote.address import Address
 from polyrank.index.remote.facts import COLUMN, Columns
-from polyrank.index.remote.milvus import KEY, MAX_STRING, Row
+from polyrank.index.remote.store import KEY, MAX_STRING, Row
 from polyrank.records import Candidate
 
 MAX_FACTS = 65_536  # bytes of a row's facts as JSON
@@ -26,7 +26,6 @@ ROWS_AT_A_TIME = 512  # per request; fewer if texts are long
 BYTES_AT_A_TIME = 16 * 2**20
 WIDTHS = 8  # stored vectors have a multiple of this many numbers, as compressed indexes need
 COUNT_SCALE = 16.0  # divides log(1 + count) in stored vectors, so that it hardly affects the neighbours in a graph
-FIELDS = ("row", "id", "text", "metadata", "digest", "vector")  # the digest and everything that it covers
 
 
 def key_of(id_: str) -> str:
@@ -78,19 +77,32 @@ def _widened(vectors: Vectors, last: NDArray[np.float64], width: int) -> Vectors
 
 
 def make_rows(
-    candidates: Sequence[Candidate], vectors: Vectors, first: int, columns: Columns
-) -> tuple[list[Row], Faults]:
-    """Rows to write, numbered from ``first``, and the faults of candidates that the server cannot store.
+    candidates: Sequence[Candidate],
+    vectors: Vectors | Sequence[Vectors],
+    first: int,
+    dimension: int | None,
+    columns: Columns,
+) -> tuple[list[Row], Faults, int]:
+    """Rows to write, numbered from ``first``, the faults of what the server cannot store, and a bound of norms.
 
     Args:
         candidates: n candidates.
-        vectors: ``[n, W]`` to store.
+        vectors: ``[n, D]``.
         first: number of the first row.
+        dimension: D; None: the length of the first vector.
         columns: of the collection.
+
+    Returns:
+        The rows, the faults by position, and the ``norm_exponent`` of the stored vectors.
+
+    Raises:
+        DataError: the number of vectors is not n.
     """
+    array, faults = as_vectors(vectors, len(candidates), dimension)
+    faults = vector_faults(array) | faults
+    stored = stored_vectors(candidates, array, stored_width(array.shape[1]))
     rows: list[Row] = []
-    faults: Faults = {}
-    for i, (candidate, vector) in enumerate(zip(candidates, vectors, strict=True)):
+    for i, (candidate, vector) in enumerate(zip(candidates, stored, strict=True)):
         try:
             metadata = metadata_json(candidate)
             texts = {"id": candidate.id, "text": candidate.text, "metadata": metadata}
@@ -105,7 +117,7 @@ def make_rows(
         digest = row_digest(first + i, candidate.id, candidate.text, metadata, 0, vector.tobytes()).hex()
         row: Row = {KEY: key_of(candidate.id), "row": first + i, "digest": digest}
         rows.append(row | texts | filtered_by | {"vector": vector.tolist()})
-    return rows, faults
+    return rows, faults, norm_exponent(stored)
 
 
 def norm_exponent(vectors: Vectors) -> int:

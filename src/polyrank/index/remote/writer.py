@@ -4,37 +4,21 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
 from polyrank.errors import PolyrankError, UsageError
-from polyrank.index.checks import (
-    Vectors,
-    as_vectors,
-    candidate_faults,
-    check_candidates,
-    id_faults,
-    refuse,
-    vector_faults,
-)
+from polyrank.index.checks import Vectors, as_vectors, candidate_faults, check_candidates, id_faults, refuse
 from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.index.remote.address import FOLDER_FILES, LOCK, Address, read_address, write_address
-from polyrank.index.remote.connection import TIMEOUT_S
-from polyrank.index.remote.facts import Columns, read_field
-from polyrank.index.remote.milvus import KINDS, MilvusCollection, build_settings, read_kind
 from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
-from polyrank.index.remote.rows import (
-    ROWS_AT_A_TIME,
-    key_of,
-    make_rows,
-    norm_exponent,
-    request_batches,
-    stored_vectors,
-    stored_width,
-)
+from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, make_rows, request_batches, stored_width
+from polyrank.index.remote.store import TIMEOUT_S
+from polyrank.index.remote.stores import open_store, read_columns, read_kind
 from polyrank.records import Candidate
 from polyrank.storage import lock
 from polyrank.storage.durable import AnyPath, check_replaceable, unwritable
@@ -95,15 +79,14 @@ class RemoteWriter(IndexWriter):
     ) -> int:
         """See ``IndexWriter``. A server's error reports how many candidates it has acknowledged."""
         self._index.refresh()
-        array, faults = as_vectors(vectors, len(candidates), self._index.dimension)
-        stored = stored_vectors(candidates, array, self._index.width)
-        rows, too_long = make_rows(candidates, stored, self._next_row(len(candidates)), self._index.columns)
+        first, dimension, columns = self._next_row(len(candidates)), self._index.dimension, self._index.columns
+        rows, faults, exponent = make_rows(candidates, vectors, first, dimension, columns)
         if not replace:
             faults |= id_faults(candidates, self._index.find([candidate.id for candidate in candidates]))
-        refuse(vector_faults(array) | faults | too_long | candidate_faults(candidates))
-        n, exponent = 0, norm_exponent(stored)
+        refuse(faults | candidate_faults(candidates))
         if 2.0**exponent > self._index.norm_bound():
-            self._index.server.allow_norms(self._index.collection, exponent)
+            self._index.server.of(self._index.collection).allow_norms(exponent)
+        n = 0
         try:
             for part in request_batches(rows):
                 self._index.server.write(part)
@@ -181,56 +164,46 @@ def write_remote(
         LockedError: another process is writing to the index that would be replaced.
         OfflineError: the server does not answer.
     """
-    kind, columns = KINDS[read_kind(ann)], Columns(read_field(partition_by))
+    ann, columns = read_kind(ann, address), read_columns(partition_by, address)
     target = Path(path)
     check_replaceable(target, own_files=FOLDER_FILES, replace=overwrite)
     check_candidates(candidates)
     if not candidates:  # D is unknown
         raise UsageError(f"{address} cannot be built from 0 candidates; pass at least one")
-    parts = iter([vectors] if isinstance(vectors, np.ndarray) else vectors)
-    collection = f"{address.collection[:246]}_{os.urandom(4).hex()}"  # Milvus's limit is 255 characters
+    parts = [vectors] if isinstance(vectors, np.ndarray) else vectors
     with ExitStack() as resources:
         if overwrite and target.exists():  # a writer's changes would be lost with the old collection
             _hold_lock(resources, target)
-        server = resources.enter_context(closing(MilvusCollection(address, timeout_s=timeout_s)))
-        server.check_offered(ann, divided=bool(columns.field))
+        server = resources.enter_context(open_store(address, timeout_s=timeout_s))
         old = server.alias()
         if old is not None and not overwrite:
             raise UsageError(f"{address} already exists; choose another name or pass `overwrite=True`")
-        n, dimension, largest = 0, None, 0
+        collection = f"{address.collection[: address.longest - 9]}_{os.urandom(4).hex()}"
+        new = resources.enter_context(server.of(collection))
+        n, dimension, largest = 0, None, -inf
         try:
             for part in parts:
                 batch = candidates[n : n + len(part)]
-                array, faults = as_vectors(part, len(batch), dimension)
-                width = stored_width(array.shape[1])
-                stored = stored_vectors(batch, array, width)
-                rows, too_long = make_rows(batch, stored, 1 + n, columns)
-                refuse({n + i: what for i, what in (vector_faults(array) | faults | too_long).items()})
-                exponent = norm_exponent(stored)
+                rows, faults, exponent = make_rows(batch, part, 1 + n, dimension, columns)
+                refuse({n + i: what for i, what in faults.items()})
                 if dimension is None:
-                    dimension, largest = array.shape[1], exponent
-                    server.create(
-                        collection,
-                        width=width,
-                        kind=kind,
-                        settings=build_settings(kind, len(candidates), width),
-                        info=json.dumps(asdict(CollectionInfo(fingerprint, model, dimension, partition_by))),
-                        norm_exponent=exponent,
-                        divided=bool(columns.field),
-                    )
+                    dimension = np.shape(part)[1]
+                    info = json.dumps(asdict(CollectionInfo(fingerprint, model, dimension, partition_by)))
+                    width, divided = stored_width(dimension), bool(columns.field)
+                    new.create(width=width, kind=new.kinds[ann], n=len(candidates), info=info, divided=divided)
                 if exponent > largest:
                     largest = exponent
-                    server.allow_norms(collection, exponent)
+                    new.allow_norms(exponent)
                 for request in request_batches(rows):
-                    server.write(request, collection=collection)
+                    new.write(request)
                 n += len(batch)
             as_vectors([], len(candidates) - n, None)  # raises unless every candidate has a vector
-            server.flush(collection=collection)
-            server.set_alias(collection, replace=old is not None)
+            new.flush()
+            new.set_alias(address.collection, replace=old is not None)
         except BaseException:
             if dimension is not None:
                 with suppress(PolyrankError):
-                    server.drop(collection)
+                    new.drop(collection)
             raise
         write_address(target, address, replace=overwrite)
         if old is not None:
