@@ -56,6 +56,23 @@ def test_a_dialect_has_its_own_names(name: str) -> None:
         )
 
 
+def test_dashscope_nests_fields_and_results() -> None:
+    asked = {"query": "hi", "documents": DOCUMENTS}
+    for parameters, n, texts in (
+        (None, None, False), ({"top_n": 2, "instruct": None}, 2, False), ({"return_documents": True}, None, True),
+        ("x", None, False),
+    ):  # fmt: skip
+        payload = RERANKS.validate_python({"model": "m", "input": asked, "parameters": parameters})
+        assert (type(payload).__name__, payload.model, payload.unknown) == ("DashScopeRerank", "m", [])
+        answer = payload.answer(RANKED, {"id": "7", "usage": {}})
+        results = [{"index": row, "relevance_score": value} for row, value in RANKED[:n]]
+        if texts:
+            results = [one | {"document": {"text": TEXTS[one["index"]]}} for one in results]
+        assert (answer["output"], answer["request_id"]) == ({"results": results}, "7")
+    with pytest.raises(ValidationError, match="query"):
+        RERANKS.validate_python({"model": "m", "input": {}})
+
+
 def test_numbers_and_flags_are_read_leniently_and_checked() -> None:
     body = {"query": {"text": "hi"}, "documents": ["a"]}
     for change, raw in (

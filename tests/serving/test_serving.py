@@ -99,6 +99,8 @@ def test_bodies_of_real_clients(sent: dict[str, Any], client: httpx.Client, tiny
     content, body = answer.json(), sent["body"]
     place, _, what = sent["reads"].partition(".")
     rows = content[place] if place in content and place else content["data"] if place == "score" else content
+    if place == "output":
+        rows, body = rows["results"], body | body["input"] | body["parameters"]
     if {"query", "text_1", "queries"} & set(body):
         raw = encoder.score(["my wifi is down"], [REPLIES])[0].astype(float)
         values = raw if what in ("logit", "raw") else uncalibrated(raw)

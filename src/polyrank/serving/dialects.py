@@ -214,8 +214,24 @@ class NvidiaRerank(Rerank):
     top_n: TopN = Field(None, validation_alias=AliasChoices("top_n", "top_k"))
 
 
+class DashScopeRerank(Rerank):
+    """In the format of DashScope, whose fields and results are nested."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, body: Any) -> Any:
+        parts = [{"model": body.get("model")}, body["input"], body.get("parameters")]
+        return {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
+
+    def answer(self, ranked: Sequence[tuple[int, float]], rest: Mapping[str, Any]) -> Any:
+        """See ``Rerank``."""
+        return {"output": {"results": self._results(self.shape, ranked)}, "request_id": rest["id"], **rest}
+
+
 def _dialect(body: Any) -> str:
     sent = set(body) if isinstance(body, dict) else set()
+    if isinstance(body, dict) and isinstance(body.get("input"), dict):
+        return "DashScope"
     told_by = {"texts": "Tei", "passages": "Nvidia", "input": "Mixedbread", "top_k": "Voyage"}
     if "documents" in sent:
         told_by = {"top_n": "Cohere", "top_k": "Voyage", "truncation": "Voyage", "documents": "Cohere"}
@@ -224,6 +240,7 @@ def _dialect(body: Any) -> str:
 
 Reranks = Annotated[
     Annotated[TeiRerank, Tag("Tei")]
+    | Annotated[DashScopeRerank, Tag("DashScope")]
     | Annotated[NvidiaRerank, Tag("Nvidia")]
     | Annotated[MixedbreadRerank, Tag("Mixedbread")]
     | Annotated[VoyageRerank, Tag("Voyage")]
