@@ -19,6 +19,7 @@ from polyrank.data.same_words import same_words, template
 from polyrank.errors import PolyrankError
 from polyrank.index.filters import read_filter
 from polyrank.records import Context
+from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.explanation import TokenShare, by_word, words_of
 from polyrank.scorers.lexical import query_words, words
 from polyrank.slots import data_in, template as slots_of, values_of
@@ -143,6 +144,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "explain": lambda text: replies().explain([text] * 2, text),
     "rank": lambda text: replies().scorer.score([[text]], [[text, "yes"]]),
     "shares": shares,
+    "chunks": lambda text: [len(chunk) for chunk in Chunked(replies().scorer).chunks(Context(("hi",)), text)],
     "bm25": lambda text: words_model().score([text], [[text, "yes"]]),
     "tokens": lambda text: subwords().encode(text),
     "spans of tokens": lambda text: subwords().encode_spans(text),

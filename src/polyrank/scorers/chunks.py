@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.text import Texts
 
 MAX_CHUNKS = 200  # runs of one document
+MOST_CLOSING = 8  # characters of punctuation at the end of a chunk; a text may hold nothing else
 MAX_REMEMBERED = 20_000  # documents whose chunks are kept
 SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])")
 PARAGRAPH = re.compile(r"\s*\n\s*")
@@ -146,6 +147,7 @@ def _between(breaks: re.Pattern[str], text: str, tokens: Sequence[Run]) -> list[
 
 def _closed(text: str, end: int) -> int:
     """The end of some characters, with the punctuation that follows."""
-    while end < len(text) and not text[end].isalnum() and not text[end].isspace():
+    longest = min(len(text), end + MOST_CLOSING)
+    while end < longest and not text[end].isalnum() and not text[end].isspace():
         end += 1
     return end
