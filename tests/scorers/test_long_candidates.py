@@ -52,6 +52,11 @@ def scorers(tiny_encoders: dict[str, Path], tiny_backbone: Path) -> dict[str, Sc
     return {"bi": bi, "cross": cross, "ranker": ranker, "two stages": Alone(BM25(), bi)}
 
 
+def test_chunks_of_punctuation_only_are_short() -> None:
+    runs, alone = split("!" * 1_000, [(at, at + 1) for at in range(1_000)], budget=10)
+    assert max(end - start for start, end in (*runs, *alone)) < 20
+
+
 def test_every_kind_of_scorer_reads_to_the_end(tiny_encoders: dict[str, Path], tiny_backbone: Path) -> None:
     for name, scorer in scorers(tiny_encoders, tiny_backbone).items():
         chunked = Chunked(scorer)
