@@ -16,7 +16,7 @@ import transformers
 
 import processes
 from polyrank import load
-from polyrank.config.pretrain import PretrainRecipe, PretrainText, ScratchModel
+from polyrank.config.pretrain import PretrainRecipe, PretrainSteps, PretrainText, ScratchModel
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, ResourceError, UsageError
 from polyrank.loading.recipes import load_pretrain_recipe
@@ -475,7 +475,7 @@ def test_out_of_memory_suggests_half_of_the_tokens(
     network.transform.register_forward_pre_hook(lambda *_: torch.empty(2**60))
     learner = Learner(model=network, settings=NetworkTraining(), folder=tmp_path, save_best=lambda _: None)
     with pytest.raises(ResourceError, match=r"tokens do not fit into memory; try train\.micro_batch_tokens=150, "):
-        fit([learner], PretrainStep(network, CPU, source), source, seed=1, folder=tmp_path, device=CPU)
+        fit([learner], PretrainStep(network, CPU, source), source, PretrainSteps(), seed=1, folder=tmp_path, device=CPU)
 
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:

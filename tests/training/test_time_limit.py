@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polyrank.config.models import BiConfig
 from polyrank.config.recipe import Recipe
-from polyrank.config.train import NetworkTraining
+from polyrank.config.train import NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import Network
@@ -68,7 +68,9 @@ class Steps:
     def clock(self) -> float:
         return self.time
 
-    def fit(self, folder: Path, lines: list[str], **settings: Any) -> tuple[FitResult, list[float], list[int]]:
+    def fit(
+        self, folder: Path, lines: list[str], *, minutes: float | None = None, resume: bool = False
+    ) -> tuple[FitResult, list[float], list[int]]:
         """The result, the weights, and the steps after which a model was saved."""
         saved: list[int] = []
         folder.mkdir(exist_ok=True)
@@ -80,8 +82,8 @@ class Steps:
             evaluate=lambda: {"loss": 1.0, "R@1": self.time},
         )
         (own,) = fit(
-            [learner], self, self, seed=1, folder=folder, device=torch.device("cpu"), precision="fp32",
-            notify=lines.append, clock=self.clock, **settings,
+            [learner], self, self, TrainConfig(precision="fp32", minutes=minutes), seed=1, folder=folder,
+            device=torch.device("cpu"), resume=resume, notify=lines.append, clock=self.clock,
         )  # fmt: skip
         return own, self.network.weight.tolist(), saved
 

@@ -131,7 +131,7 @@ class Replies(Closing):
             notes = tuple(
                 f"no candidate has the field {name} of the filter"
                 for name, there in fields_of(conditions.filter).items()
-                if not self.any_passes(there)
+                if not self.index.page(n=1, filter=there).candidates
             )
             answers = [one if one.ranked else replace(one, notes=notes) for one in answers]
         if diverse:
@@ -183,10 +183,6 @@ class Replies(Closing):
             if codes[number] is not None and not answer.ranked:
                 (answers[number],) = self.best([queries[number]], conditions)
         return [answers[number] for number in range(len(queries))]
-
-    def any_passes(self, filter: Filter) -> bool:
-        """Whether any candidate passes a filter."""
-        return bool(self.index.page(n=1, filter=filter).candidates)
 
     def _similarity(self, ranked: Sequence[Ranked]) -> Similarity:
         """Similarity by vectors; by words if a reply has no vector, or was removed meanwhile."""

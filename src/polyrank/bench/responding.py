@@ -20,7 +20,6 @@ from polyrank.records import Candidate, Context
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
 
-K = 10
 N_SCORED = 100
 
 

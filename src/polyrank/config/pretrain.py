@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from polyrank.config import checked
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
@@ -145,6 +145,9 @@ class PretrainSteps(Updates):
     checkpoint_steps: checked.Count = 500
     tensorboard: bool = False
     seed: checked.NonNegativeInt = 1
+
+    loss: ClassVar[Literal["mean"]] = "mean"
+    early_stopping: ClassVar[None] = None  # a pre-training has neither setting of [train] of other recipes
 
     @property
     def of_network(self) -> NetworkTraining:

@@ -7,7 +7,6 @@ name of the folder is a hash of its sources, so that the same files are converte
 import hashlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from copy import copy
 from functools import partial
 from itertools import islice, pairwise
@@ -24,12 +23,12 @@ from polyrank.data.rows import rows
 from polyrank.errors import DataError
 from polyrank.loading.data import resolve_data
 from polyrank.records import Context, Example
-from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
-from polyrank.storage.durable import make_folders, new_folder, sha256_file
+from polyrank.storage.document import DocumentKind, new_parts, open_or_write, read_parts
+from polyrank.storage.durable import sha256_file
 from polyrank.wording import counted
 
-DOCUMENT = DocumentKind(name="folder of examples", file="examples.json", remedy="delete the folder")
-TEXTS, ENDS, TABLE, KEYS = "texts.bin", "ends.bin", "table.bin", "keys.bin"
+PARTS = ("texts.bin", "ends.bin", "table.bin", "keys.bin")
+DOCUMENT = DocumentKind(name="folder of examples", file="examples.json", remedy="delete the folder", parts=PARTS)
 ROWS = 1000  # rows to write at a time
 MANY = 1 << 24  # keys to compare at a time
 MAX_RIGHTS = 1000  # right answers in other examples to look up for a context
@@ -50,14 +49,14 @@ class StoredExamples(Sequence[Example]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, document = folder, read_document(folder, DOCUMENT)
-        parts = {name: check_part(folder / name, document["parts"][name], DOCUMENT) for name in document["parts"]}
-        with parts[TEXTS].open("rb") as stream:
+        self.folder = folder
+        document, (texts, ends, table, keys) = read_parts(folder, DOCUMENT)
+        with texts.open("rb") as stream:
             self._texts = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         # as plain arrays, whose elements cost a fifth
-        self._ends = np.asarray(np.memmap(parts[ENDS], np.int64, "r"))
-        self._table = np.asarray(np.memmap(parts[TABLE], ROW, "r"))
-        self._keys = np.asarray(np.memmap(parts[KEYS], np.uint64, "r"))
+        self._ends = np.asarray(np.memmap(ends, np.int64, "r"))
+        self._table = np.asarray(np.memmap(table, ROW, "r"))
+        self._keys = np.asarray(np.memmap(keys, np.uint64, "r"))
         self._chosen: NDArray[np.int64] | None = None
         self.n_given: int = document["n_given"]
         self.rights = StoredRights(self)
@@ -242,20 +241,17 @@ def answered_rows(
 
 
 def _make(folder: Path, source: Path, read: Iterator[list[Example]]) -> None:
-    make_folders(folder.parent)
-    names = (TEXTS, ENDS, TABLE, KEYS)
-    with new_folder(folder, replace=True, own_files=(*names, DOCUMENT.file)) as new:
-        with ExitStack() as stack:
-            writer = _Writer(*(stack.enter_context((new / name).open("wb")) for name in names))
-            while batch := list(islice(read, ROWS)):
-                writer.write(batch)
+    with new_parts(folder, DOCUMENT) as (document, streams):
+        writer = _Writer(*streams)
+        while batch := list(islice(read, ROWS)):
+            writer.write(batch)
         if not writer.n_examples:
             raise DataError(f"{source}: no example has the text of a right answer; training needs some")
-        keys = np.memmap(new / KEYS, np.uint64, "r+")
+        streams[-1].flush()
+        keys = np.memmap(streams[-1], np.uint64, "r+")
         keys.sort()
         keys.flush()
-        document = {"n_given": writer.n_given, "parts": {name: sha256_file(new / name) for name in names}}
-        (new / DOCUMENT.file).write_bytes(seal(document, DOCUMENT))
+        document["n_given"] = writer.n_given
 
 
 class _Writer:

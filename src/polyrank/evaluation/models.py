@@ -107,9 +107,8 @@ def evaluate_models(
             scorer, settable = as_scorer(given), False
             name = scorer.name or type(scorer).__name__
             model = Member(name, name, None)
-        shown = "scoring" if len(models) == 1 else model.name
-        shown_progress = partial(progress, shown)
-        result = evaluate(scorer, task.examples, pool=task.pool, progress=shown_progress)
+        shown = partial(progress, "scoring" if len(models) == 1 else model.name)
+        result = evaluate(scorer, task.examples, pool=task.pool, progress=shown)
         if not scored:
             _report_absent_answers(task, result, notify)
         if file is not None and is_rank_zero():

@@ -7,7 +7,6 @@ whether two contexts are equal and can be tested against texts that you know.
 import hashlib
 import json
 import sqlite3
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import datetime
@@ -17,8 +16,7 @@ from polyrank.errors import ArtifactError, DataError
 from polyrank.feedback.records import Outcome, Reply, RequestFeedback, Shown, in_utc
 from polyrank.records import Context
 from polyrank.slots import sent_template
-from polyrank.storage import forks, sqlite
-from polyrank.storage.closing import Closing
+from polyrank.storage import sqlite
 from polyrank.storage.durable import AnyPath, make_folders, sync_folder
 
 FORMAT = 1
@@ -34,7 +32,7 @@ SCHEMA = (
 )
 
 
-class FeedbackStore(Closing):
+class FeedbackStore(sqlite.Connected):
     """A feedback file, open for appending and reading.
 
     Any number of processes may have the file open, and any number of threads may use one store.
@@ -52,7 +50,7 @@ class FeedbackStore(Closing):
 
     def __init__(self, path: AnyPath, *, keep_text: bool = False, write: bool = True) -> None:
         self.path, self.keep_text = Path(path), keep_text
-        self._lock = forks.new_lock()
+        super().__init__()
         if self.path.is_dir():
             raise ArtifactError(f"{self.path} is a folder; use the path of a file for the feedback")
         if write:
@@ -61,23 +59,15 @@ class FeedbackStore(Closing):
             raise ArtifactError(f"{self.path} does not exist; use a feedback file that polyrank serve has written")
         self._write = write
         self._open()
-        forks.watch(self)
 
     def _open(self) -> None:
         with ExitStack() as resources:
             with self._errors():
-                self._connection = _create(self.path) if self._write else sqlite.open_database(self.path, write=False)
-                resources.callback(self._connection.close)
-                _check_format(self.path, self._connection)
-            # ``close`` or garbage collection closes the connection
-            self._release = weakref.finalize(self, resources.pop_all().close)
-        self._inherited = False
-
-    def after_fork(self) -> None:
-        """In a child process: leave the connection to the parent. The next use opens another."""
-        if (connection := self._release.detach()) is not None:
-            forks.abandon(connection)
-            self._inherited = True
+                connection = _create(self.path) if self._write else sqlite.open_database(self.path, write=False)
+                resources.callback(connection.close)
+                _check_format(self.path, connection)
+            resources.pop_all()
+        self._use(connection)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -135,11 +125,6 @@ class FeedbackStore(Closing):
         """Number of requests."""
         with self._using():
             return int(self._connection.execute("SELECT count(*) FROM shown").fetchone()[0])
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._release()
 
     def _errors(self) -> AbstractContextManager[None]:
         return sqlite.sqlite_errors(self.path, REMEDY)

@@ -67,7 +67,6 @@ class Hits(Protocol):
     @property
     def rows(self) -> NDArray[np.int64]:
         """Row numbers, best first."""
-        ...
 
 
 H = TypeVar("H", bound=Hits)
@@ -85,11 +84,9 @@ class Search(Protocol[H]):
             indexes: the inner-product index of each block; None: the block has none.
             counts: returns how often the replies of some rows were said.
         """
-        ...
 
     def of_engine(self, engine: "RemoteEngine") -> list[H]:
         """The best of the candidates that an engine lists."""
-        ...
 
 
 class CandidateStore(Closing, ABC):

@@ -268,3 +268,14 @@ class _Output(nn.Module):
 
     def forward(self, hidden: Tensor, before: Tensor) -> Tensor:
         return self.LayerNorm(self.dropout(self.dense(hidden)) + before)  # type: ignore[no-any-return]
+
+
+def draw_as_bert(module: nn.Module) -> None:
+    """Draw the weights of a layer as those of BERT start."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        with torch.no_grad():
+            module.weight[module.padding_idx].zero_()

@@ -113,8 +113,7 @@ class TwoTowers(EncoderNetwork):
 
     def reduced(self, tower: Tower, tokens: Tokens) -> Tensor:
         """One vector per text, ``[B, D]``."""
-        outputs = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
-        return tower.finish(outputs)
+        return tower.finish(reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens))
 
     def reduced_mixture(self, tower: Tower, tokens: Tokens) -> Mixture | None:
         """``reduced`` as mixtures of token outputs; None for single outputs, maxima, and vectors with more layers."""

@@ -28,7 +28,7 @@ from polyrank.models.bi_encoder import BiEncoder, Tower, TwoTowers
 from polyrank.models.convert import Convert, empty_convert, new_convert
 from polyrank.models.cross_encoder import CrossEncoder
 from polyrank.models.late_cross_encoder import LateCrossEncoder
-from polyrank.models.network import Network
+from polyrank.models.network import Network, without_dropout
 from polyrank.models.poly_encoder import PolyEncoder
 from polyrank.models.published import Published, read_published
 from polyrank.models.reductions import reduce
@@ -325,10 +325,8 @@ def fit_output_scale(
     chosen = [text for text in sample if text][:256]
     if not chosen:
         raise ConfigError("no candidate text to fit the output scale on; set model.output_scale, for example to 1.0")
-    was_training = backbone.training
-    backbone.eval()
     total, squares, count = 0.0, 0.0, 0
-    with torch.inference_mode():
+    with torch.inference_mode(), without_dropout(backbone):
         for start in range(0, len(chosen), 32):
             tokens = texts.candidates(chosen[start : start + 32])
             outputs = backbone(tokens)
@@ -341,7 +339,6 @@ def fit_output_scale(
                 reduced = reduce(outputs, tokens.mask, config.reduction, config.reduction_tokens)
                 vectors = reduced if projection is None else projection(reduced)
                 squares, count = squares + float(vectors.square().sum()), count + len(vectors)
-    backbone.train(was_training)
     if config.match_output_std is not None:
         return config.match_output_std / math.sqrt(squares / count - (total / count) ** 2)
     assert config.match_self_score is not None

@@ -11,12 +11,30 @@ from torch import Tensor, nn
 from polyrank.config.models import PairReduction
 from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
+from polyrank.models.bert import draw_as_bert
 from polyrank.models.network import Network
 from polyrank.models.reductions import Pooling
 from polyrank.text import Tokens
 
 
-class CrossEncoder(Network):
+class PairNetwork(Network):
+    """A network that scores pairs by a head on what it reads of a transformer's outputs."""
+
+    pairwise = True
+    pooling: Pooling
+    head: nn.Module
+
+    def zero_head(self) -> None:
+        """Set the last layer to zero, so that every score is 0 until the network is trained."""
+        for parameter in [*self.head.modules()][-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """The head, with what it reads."""
+        return [*self.pooling.parameters(), *self.head.parameters()]
+
+
+class CrossEncoder(PairNetwork):
     """A Cross-encoder: a head on the outputs of the pair.
 
     Args:
@@ -30,7 +48,7 @@ class CrossEncoder(Network):
         Dialogue via Mutual Learning, section 3.
     """
 
-    pairwise = True
+    head: nn.Sequential
 
     def __init__(
         self,
@@ -46,15 +64,7 @@ class CrossEncoder(Network):
         self.pooling = Pooling(reduction, size)
         hidden = [nn.Linear(size, size), nn.Tanh()] if head == "mlp" else []
         self.head = nn.Sequential(*hidden, nn.Linear(size, 1))
-        for module in self.head:
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=0.02)  # as BERT's own layers start
-                nn.init.zeros_(module.bias)
-
-    def zero_head(self) -> None:
-        """Set the last layer to zero, so that every score is 0 until the network is trained."""
-        for parameter in self.head[-1].parameters():
-            nn.init.zeros_(parameter)
+        self.head.apply(draw_as_bert)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Scores ``[P]`` of pairs, raw fp32."""
@@ -78,7 +88,3 @@ class CrossEncoder(Network):
         """Compute only the first output of the last layer, if the head reads no other."""
         if self.pooling.reduction == "first":
             self.backbone.compute_first_output_only()
-
-    def new_parameters(self) -> list[nn.Parameter]:
-        """The head, with what it reads."""
-        return [*self.pooling.parameters(), *self.head.parameters()]

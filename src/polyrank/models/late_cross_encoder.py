@@ -18,8 +18,8 @@ from polyrank.config.models import PairReduction, Side
 from polyrank.devices.choice import full_precision
 from polyrank.errors import ConfigError
 from polyrank.models.backbone import Backbone
-from polyrank.models.bert import BertModel
-from polyrank.models.network import Network
+from polyrank.models.bert import BertModel, draw_as_bert
+from polyrank.models.cross_encoder import PairNetwork
 from polyrank.models.packing import Packing
 from polyrank.models.reductions import Pooling
 from polyrank.text import Tokens
@@ -49,7 +49,7 @@ class OneSide(nn.Module):
         return torch.stack(inputs, 2).float()
 
 
-class LateCrossEncoder(Network):
+class LateCrossEncoder(PairNetwork):
     """A Cross-encoder over the outputs of two frozen transformers: only its joined layers and its head are trained.
 
     In the last J layers a token of the reader attends to the tokens of both sides. The other side's tokens attend to
@@ -69,8 +69,6 @@ class LateCrossEncoder(Network):
     Source: MacAvaney et al., PreTTR (SIGIR 2020), https://arxiv.org/abs/2004.14255, section 4 (layers that join late);
         Gao et al., MORES (EMNLP 2020), https://arxiv.org/abs/2010.10469, section 3 (one side reads the other).
     """
-
-    pairwise = True
 
     def __init__(
         self,
@@ -103,8 +101,7 @@ class LateCrossEncoder(Network):
         self._own_layers, self._other_layers = range(first, first + 1), range(first, n_layers)
         self.pooling = Pooling(reduction, backbone.dimension)
         self.head = nn.Linear(backbone.dimension, 1)
-        nn.init.normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        self.head.apply(draw_as_bert)
         self.requires_grad_(False)
         for module in (self.pooling, self.head, *bert.encoder.layer[first:]):
             module.requires_grad_(True)
@@ -112,8 +109,7 @@ class LateCrossEncoder(Network):
     @property
     def backbone(self) -> Backbone:
         """The reader's transformer."""
-        own = self.context_tower if self.reader == "context" else self.candidate_tower
-        return own.backbone
+        return self.transformer(self.reader).backbone
 
     def inputs(self, side: Side, tokens: Tokens) -> Tensor:
         """The inputs of the joined layers for texts of a side: ``[B, T, 1, D]`` if it reads, else ``[B, T, J, D]``."""
@@ -162,11 +158,6 @@ class LateCrossEncoder(Network):
         with full_precision(values):
             return self.head(F.dropout(values, self.dropout, self.training))[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
-    def zero_head(self) -> None:
-        """Set the head to zero, so that every score is 0 until the network is trained."""
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
     def shape(self) -> dict[str, Any]:
         """The configuration of the reader's transformer."""
         return dict(self.backbone.config.to_dict())
@@ -174,10 +165,6 @@ class LateCrossEncoder(Network):
     def trunks(self) -> list[Backbone]:
         """None, because recipes cannot choose which layers are trained."""
         return []
-
-    def new_parameters(self) -> list[nn.Parameter]:
-        """The head, with what it reads."""
-        return [*self.pooling.parameters(), *self.head.parameters()]
 
 
 def _read(

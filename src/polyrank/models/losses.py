@@ -21,7 +21,6 @@ class LossFunction(Protocol):
             target: ``[B]``, the column of the right candidate.
             allowed: ``[B, K]``, false for columns that are neither right nor wrong: padding, and further right answers.
         """
-        ...
 
 
 def cross_entropy(scores: Tensor, target: Tensor, allowed: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -5,6 +5,7 @@ Shapes: B contexts, N candidates, T tokens, M vectors per context, D dimensions.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,15 +63,12 @@ class Trunk(Protocol):
 
     def embeddings(self) -> nn.Module:
         """The word embeddings."""
-        ...
 
     def layers(self) -> list[nn.Module]:
         """Transformer layers from bottom to top."""
-        ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All parameters, those of layers and embeddings."""
-        ...
 
 
 class Network(nn.Module, ABC):
@@ -156,3 +154,16 @@ def check_tensor_names(given: Mapping[str, Tensor], expected: Mapping[str, Tenso
     """Raise ArtifactError unless both have tensors of the same names."""
     if odd := sorted(set(expected) ^ set(given))[:3]:
         raise ArtifactError(f"the weights do not fit the configuration: {', '.join(odd)} on one side only")
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; the model's mode is restored afterwards."""
+    was_training = model.training
+    if was_training:  # visiting all modules takes a millisecond
+        model.eval()
+    try:
+        yield
+    finally:
+        if was_training:
+            model.train()

@@ -17,7 +17,7 @@ from polyrank.config.pretrain import ContinuedModel, ScratchModel
 from polyrank.errors import ConfigError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.backbone import Backbone, load_backbone
-from polyrank.models.bert import BertConfig, BertModel
+from polyrank.models.bert import BertConfig, BertModel, draw_as_bert
 from polyrank.models.build import grow_embeddings
 from polyrank.models.hugging_face import write_network, write_tokenizer
 from polyrank.models.network import Network, Trunk
@@ -48,7 +48,7 @@ class PretrainingNetwork(Network):
         self.pooler = nn.Linear(backbone.dimension, backbone.dimension)
         self.relationship = nn.Linear(backbone.dimension, 2)
         for layer in (self.transform, self.pooler, self.relationship):
-            _draw(layer)
+            draw_as_bert(layer)
 
     @staticmethod
     def _words(backbone: Backbone) -> Tensor:
@@ -104,17 +104,7 @@ def new_bert(sizes: ScratchModel, n_words: int, *, padding: int, dropout: float,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Backbone(BertModel(config).apply(_draw))
-
-
-def _draw(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)
-    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-        with torch.no_grad():
-            module.weight[module.padding_idx].zero_()
+        return Backbone(BertModel(config).apply(draw_as_bert))
 
 
 def continued_backbone(model: ContinuedModel, separator: str, *, dropout: float | None, seed: int) -> "Start":

@@ -20,6 +20,7 @@ from polyrank.models.bert import BertModel
 from polyrank.models.foreign import describe
 from polyrank.models.foreign.files import CLASSIFIER, Description, read_pooling
 from polyrank.models.foreign.networks import read_layers
+from polyrank.models.network import without_dropout
 from polyrank.models.sentence_layers import SentenceLayer, Unit, without_last_units
 from polyrank.text import Subwords, load_subwords, pad
 
@@ -115,10 +116,8 @@ def reads_forward(backbone: Backbone) -> bool:
         return False
     words: Any = backbone.embeddings()
     middle = len(words.weight) // 2
-    was_training = backbone.training
-    with torch.inference_mode():
-        first, second = backbone.eval()(pad([[middle, middle - 1], [middle, middle + 1]]))[:, 0]
-    backbone.train(was_training)
+    with torch.inference_mode(), without_dropout(backbone):
+        first, second = backbone(pad([[middle, middle - 1], [middle, middle + 1]]))[:, 0]
     return torch.allclose(first, second, rtol=1e-5, atol=1e-6)
 
 

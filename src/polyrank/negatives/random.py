@@ -42,7 +42,6 @@ class Negatives(Protocol):
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
         """Distinct texts without right answers; drawn and mined texts do not repeat a turn of the context either."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 PRIOR_DEVIATION = 10.0
 """Of the prior of a weight, times that of its feature. It is large: it matters only on lists ranked without error."""

@@ -26,15 +26,19 @@ class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Sco
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = matched_lists(contexts, candidates)
         distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
-        pairs = [
-            self.texts.pair_ids(query, text) for query, listed in zip(queries, distinct, strict=True) for text in listed
-        ]
-        flat = np.empty(len(pairs), np.float32)
-        for batch, values in self.batches(self.model, [ids for ids, _ in pairs], [kinds for _, kinds in pairs]):
-            flat[batch] = values.float().cpu().numpy()
-        ends = np.cumsum([len(texts) for texts in distinct])
+        flat, ends = self._scores(queries, distinct), np.cumsum([len(texts) for texts in distinct])
         scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
         return [spread(*row) for row in zip(scores, distinct, lists, strict=True)]
+
+    def _scores(self, queries: Sequence[Context], lists: Sequence[Sequence[str]]) -> Floats:
+        """The scores of distinct candidates, one list after the other."""
+        pairs = [
+            self.texts.pair_ids(query, text) for query, texts in zip(queries, lists, strict=True) for text in texts
+        ]
+        scores = np.empty(len(pairs), np.float32)
+        for batch, values in self.batches(self.model, [ids for ids, _ in pairs], [kinds for _, kinds in pairs]):
+            scores[batch] = values.float().cpu().numpy()
+        return scores
 
     def explained(self, context: Context, candidate: str, max_words: int) -> Explanation:
         """How much the score falls without a turn or a word that the network reads."""

@@ -23,7 +23,6 @@ from polyrank.models.late_cross_encoder import LateCrossEncoder
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.inputs import matched_lists, spread
 from polyrank.scorers.kept import Kept
 from polyrank.scorers.network import inference
 from polyrank.scorers.one_pass import Collector, Encode
@@ -57,17 +56,12 @@ class LateScorer(CrossScorer):
         self._offered = Kept[tuple[Side, tuple[int, ...]], Inputs](MAX_OFFERED)
         self._followed = WeakSet[EncoderScorer]()  # they refer to this object
 
-    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = matched_lists(contexts, candidates)
-        distinct = [list(dict.fromkeys(texts)) for texts in lists]  # so that copies have equal scores
-        if not any(distinct):
-            return [np.zeros(0, np.float32) for _ in lists]
+    def _scores(self, queries: Sequence[Context], lists: Sequence[Sequence[str]]) -> Floats:
+        if not any(lists):
+            return np.empty(0, np.float32)
         with inference(self.model, self.device, self.dtype):
-            flat = self.joined_scores(queries, distinct, range(len(distinct))).cpu().numpy()
-        ends = np.cumsum([len(texts) for texts in distinct])
-        scores = [flat[end - len(texts) : end] for end, texts in zip(ends, distinct, strict=True)]
-        return [spread(*row) for row in zip(scores, distinct, lists, strict=True)]
+            scores: Floats = self.joined_scores(queries, lists, range(len(lists))).cpu().numpy()
+        return scores
 
     def joined_scores(
         self,

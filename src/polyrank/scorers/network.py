@@ -11,6 +11,7 @@ from torch import nn
 
 from polyrank.devices import distributed
 from polyrank.devices.choice import cpu_has_bf16, free_cores
+from polyrank.models.network import without_dropout
 from polyrank.text import Texts, Tokens, pad
 from polyrank.text.tokens import token_batches
 
@@ -141,19 +142,6 @@ class NetworkScorer(Generic[Model]):
 def _on_cpu(output: Any) -> Any:
     """A tensor, or several, on the CPU, which every process can read."""
     return output.cpu() if isinstance(output, torch.Tensor) else tuple(part.cpu() for part in output)
-
-
-@contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; the model's mode is restored afterwards."""
-    was_training = model.training
-    if was_training:  # visiting all modules takes a millisecond
-        model.eval()
-    try:
-        yield
-    finally:
-        if was_training:
-            model.train()
 
 
 @contextmanager

@@ -76,7 +76,6 @@ class Scorer(Composed, Protocol):
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        ...
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """Score one shared pool for every context: ``[B, N]``."""
@@ -174,11 +173,9 @@ class Encoder(Scorer, Protocol):
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, true where a vector is real."""
-        ...
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``."""
-        ...
 
     def truncate(self, dimension: int) -> None:
         """Keep only the first numbers of every vector from now on; cosines stay cosines.
@@ -221,4 +218,3 @@ class Responds(Protocol):
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: "Filter | str | None" = None
     ) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first, of those whose metadata pass the filter."""
-        ...

@@ -98,7 +98,6 @@ class ProductIndex(Protocol):
 
     def search(self, queries: Floats, k: int) -> tuple[Floats, Positions]:
         """Products and positions, ``[M, k]`` each, best first; -1 fills up short lists."""
-        ...
 
 
 def shortlist(best: Best, block: Block, index: ProductIndex) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,14 +27,13 @@ from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import OPEN, Guard
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.keys import Keys, file_stamp
+from polyrank.serving.log import log
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
 from polyrank.serving.pool import Pool, RefusedError, Worker, WorkerDiedError
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, hooks, ranking
 from polyrank.serving.wire import ErrorAnswer
 from polyrank.serving.worker import Setup
-
-log = logging.getLogger("polyrank.serving")
 
 CHECK_S = 1.0  # between checks of the locks
 KEYS_S = 0.25  # between checks of the file of keys

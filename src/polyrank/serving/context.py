@@ -1,7 +1,6 @@
 """The server object that routes share: the pool, the catalogues, the limits, and methods that compute and check."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.jobs import WaitingThreads
 from polyrank.serving.keys import Keys, file_stamp
+from polyrank.serving.log import log
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.strict import refuse_size
@@ -29,7 +29,6 @@ from polyrank.storage.time_limit import TimeLimit, limit_searches
 T = TypeVar("T")
 OfTexts = TypeVar("OfTexts", ScoredTexts, Embedded)
 
-log = logging.getLogger("polyrank.serving")
 
 READ_IN_CHUNKS = 3  # times that a text is read if it is split: in overlapping runs, and by sentences
 CHARACTERS_PER_TOKEN = 4

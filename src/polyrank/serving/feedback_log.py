@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import time
 from collections import Counter, deque
 from itertools import islice
@@ -12,9 +11,8 @@ from polyrank.errors import DataError, PolyrankError, ResourceError
 from polyrank.feedback import FeedbackStore, Outcome, Shown
 from polyrank.serving.errors import HttpError
 from polyrank.serving.jobs import WaitingThreads
+from polyrank.serving.log import log
 from polyrank.storage.sqlite import log_size
-
-log = logging.getLogger("polyrank.serving")
 
 MAX_SHOWN = 10_000  # lists that may wait for the disk; further ones are counted and dropped
 MAX_CHARACTERS = 16 * 2**20  # of their texts

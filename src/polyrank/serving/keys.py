@@ -4,7 +4,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from typing import Literal, get_args
 
 from polyrank.errors import UsageError
 from polyrank.index.filters import Filter, read_filter
-
-log = logging.getLogger("polyrank.serving")
+from polyrank.serving.log import log
 
 Right = Literal["read", "write"]
 MIN_KEY_CHARACTERS = 16

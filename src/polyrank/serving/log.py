@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import suppress
 
+log = logging.getLogger("polyrank.serving")
 MAX_LINES = 10_000  # waiting to be written; further lines are dropped
 FLUSH_S = 2.0  # at exit, for the lines that still wait
 

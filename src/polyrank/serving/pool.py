@@ -5,7 +5,6 @@ the next process computes each of its jobs alone, so that a job that kills its p
 """
 
 import asyncio
-import logging
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
@@ -18,12 +17,12 @@ from typing import Generic, TypeVar
 
 from polyrank.errors import PolyrankError
 from polyrank.serving.jobs import Job, JobQueue
+from polyrank.serving.log import log
 from polyrank.serving.tasks import ServedInfo, Started, Task, TaskOutcome
 from polyrank.serving.worker import Setup, run_worker
 
 R = TypeVar("R")
 
-log = logging.getLogger("polyrank.serving")
 
 ATTEMPTS = 3  # of a job whose process dies
 MAX_PAUSE_S = 30.0  # before a process that keeps dying is started again

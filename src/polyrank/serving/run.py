@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -23,8 +22,6 @@ if TYPE_CHECKING:  # imported while the models are being opened
 
 STOPPING_S = 30  # for accepted requests, after the signal
 OWN_FILES = 64  # that the server has open besides its connections, at least
-
-log = logging.getLogger("polyrank.serving")
 
 
 def serve(

@@ -28,19 +28,7 @@ from polyrank.scorers.lexical import LexicalScorer
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import open_ranking
 from polyrank.scorers.protocols import Encoder, Scorer, check_finite
-from polyrank.serving.tasks import (
-    Embedded,
-    EmbedTask,
-    ExplainTask,
-    Responded,
-    RespondTask,
-    ScoredTexts,
-    ScoreTask,
-    ServedInfo,
-    ServedKind,
-    Side,
-    Task,
-)
+from polyrank.serving import tasks as messages
 
 R = TypeVar("R")
 
@@ -69,7 +57,7 @@ class Served:
         self._options = device, backend
         # by filter: the version of the index, the time until which the filter is refused, and the error
         self._too_slow: dict[str | None, tuple[tuple[int, int], float, str]] = {}
-        self.kind: ServedKind = "index" if is_index(path) else "model"
+        self.kind: messages.ServedKind = "index" if is_index(path) else "model"
         self._folders = [path, *self._parts()]
         self._stamp = stamp(self._folders)  # before they are opened, so that a replacement meanwhile is noticed
         self.backend = backend
@@ -103,11 +91,11 @@ class Served:
         self._stamp = now
         return Served(self.name, self.path, *self._options)
 
-    def info(self) -> ServedInfo:
+    def info(self) -> messages.ServedInfo:
         """Its properties, for the server."""
         scorer = type(self.scorer).__name__.removesuffix("Scorer").removesuffix("Encoder").lower() or "encoder"
         cuts = self.scorer.cut  # of a sum or two stages, one for each part
-        info = ServedInfo(
+        info = messages.ServedInfo(
             self.kind,
             self.backend,
             self.scorer.precision,
@@ -143,7 +131,7 @@ class Served:
         names = [name, *(part.name for part in reference.parts)]
         return [part for part in dict.fromkeys(names) if part != self.path and Path(part).is_dir()]
 
-    def compute(self, tasks: Sequence[Task[R]]) -> Sequence[R]:
+    def compute(self, tasks: Sequence[messages.Task[R]]) -> Sequence[R]:
         """The results of tasks of one operation, in their order.
 
         Raises:
@@ -153,14 +141,14 @@ class Served:
         compute: Callable[[Sequence[Any]], Sequence[R]] = getattr(self, tasks[0].operation)
         return compute(tasks)
 
-    def respond(self, tasks: Sequence[RespondTask]) -> list[Responded]:
+    def respond(self, tasks: Sequence[messages.RespondTask]) -> list[messages.Responded]:
         """Replies to contexts. Tasks with the same options are searched together."""
         if (replies := self.replies) is None:
             raise UsageError(f"{self.name} is a model, which only ranks given texts; use an index")
         groups: dict[tuple[str | None, bool, bool, int], list[int]] = defaultdict(list)
         for number, task in enumerate(tasks):
             groups[task.filter, task.allow_echo, task.any_language, task.k if task.diverse else 0].append(number)
-        results: dict[int, Responded] = {}
+        results: dict[int, messages.Responded] = {}
         for (filter_, allow_echo, any_language, diverse), numbers in groups.items():
             started = time.perf_counter()
             k = max(tasks[number].k for number in numbers)
@@ -184,12 +172,14 @@ class Served:
                 shown = [(reply.id, reply.score, reply.template) for reply in ranked]
                 made_by = replies.index.change, self.scorer.fingerprint
                 without_replies = replace(answer, ranked=())
-                results[number] = Responded(without_replies, replies_as_json(ranked), shown, milliseconds, *made_by)
+                results[number] = messages.Responded(
+                    without_replies, replies_as_json(ranked), shown, milliseconds, *made_by
+                )
         return [results[number] for number in range(len(tasks))]
 
-    def score(self, tasks: Sequence[ScoreTask]) -> list[ScoredTexts]:
+    def score(self, tasks: Sequence[messages.ScoreTask]) -> list[messages.ScoredTexts]:
         """Scores of texts for contexts. Long texts are read in chunks."""
-        results: dict[int, ScoredTexts] = {}
+        results: dict[int, messages.ScoredTexts] = {}
         for limit in dict.fromkeys(task.max_chunks for task in tasks):
             numbers = [number for number, task in enumerate(tasks) if task.max_chunks == limit]
             chunked = Chunked(self.scorer, limit)
@@ -201,10 +191,10 @@ class Served:
                 read = [chunk for text in texts for chunk in chunked.chunks(task.context, text)]
                 n_tokens, cut = _counted(_tokens_of_pairs, self.scorer, task.context, read)
                 cut = cut or texts != list(task.texts) or not chunked.unread.isdisjoint(texts)
-                results[number] = ScoredTexts(row.tolist(), n_tokens, cut, self.scorer.fingerprint)
+                results[number] = messages.ScoredTexts(row.tolist(), n_tokens, cut, self.scorer.fingerprint)
         return [results[number] for number in range(len(tasks))]
 
-    def embed(self, tasks: Sequence[EmbedTask]) -> list[Embedded]:
+    def embed(self, tasks: Sequence[messages.EmbedTask]) -> list[messages.Embedded]:
         """Vectors of texts; as JSON, if the task names forms."""
         if (encoder := self.encoder) is None:
             raise UsageError(f"{self.name} has no vectors; use it to score or rerank")
@@ -223,7 +213,7 @@ class Served:
             encoded = {form: vectors_as_json(part, form) for form in task.forms}
             n_tokens, cut = _counted(_tokens_of_sides, encoder, read)
             cut = cut or read != list(task.texts)
-            results.append(Embedded(None if encoded else part, encoded, n_tokens, cut, encoder.fingerprint))
+            results.append(messages.Embedded(None if encoded else part, encoded, n_tokens, cut, encoder.fingerprint))
         return results
 
     def _shortened(self, texts: Sequence[str], limit: int | None) -> list[str]:
@@ -233,7 +223,7 @@ class Served:
         read = [(text, networks[0].texts.subwords.encode_spans(text)) for text in texts]
         return [text[: spans[limit - 1][2]] if len(spans) > limit else text for text, spans in read]
 
-    def _vectors(self, encoder: Encoder, side: Side, texts: Sequence[str]) -> NDArray[np.float32]:
+    def _vectors(self, encoder: Encoder, side: messages.Side, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors ``[n, D]`` of texts of one side."""
         if side == "document":
             return encoder.encode_candidates(texts)
@@ -243,7 +233,7 @@ class Served:
         only: NDArray[np.float32] = np.where(mask[:, :, None], vectors, 0)[:, 0]
         return only
 
-    def explain(self, tasks: Sequence[ExplainTask]) -> list[bytes]:
+    def explain(self, tasks: Sequence[messages.ExplainTask]) -> list[bytes]:
         """Explanations of scores."""
         scorer = self.scorer if self.replies is None else self.replies
         explanations = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
@@ -309,7 +299,7 @@ def _forget_cut(networks: Iterable[NetworkScorer[Any]]) -> None:
         part.texts.cut.clear()
 
 
-def _tokens_of_sides(scorer: Scorer, texts: Sequence[tuple[Side, str]]) -> int:
+def _tokens_of_sides(scorer: Scorer, texts: Sequence[tuple[messages.Side, str]]) -> int:
     contexts = [Context((text,)) for side, text in texts if side == "query"]
     documents = [text for side, text in texts if side == "document"]
     return sum(

@@ -4,7 +4,6 @@ Only the server and this process have the pipe. The process first sends a ``Star
 model and tasks for it, and sends a list of ``TaskOutcome``, one per task; see ``polyrank.serving.tasks``.
 """
 
-import logging
 import os
 import signal
 import traceback
@@ -19,14 +18,12 @@ from polyrank.config.names import Backend
 from polyrank.config.serving import ServingSettings
 from polyrank.devices.memory import keep_freed_memory
 from polyrank.errors import ArtifactError, PolyrankError, UsageError, is_out_of_memory
-from polyrank.serving.log import name_of
+from polyrank.serving.log import log, name_of
 from polyrank.serving.tasks import Started, Task, TaskOutcome
 from polyrank.storage.time_limit import TimeLimit, limit_searches
 
 if TYPE_CHECKING:  # imports torch, which the server process must not
     from polyrank.serving.served import Served
-
-log = logging.getLogger("polyrank.serving")
 
 
 @dataclass(frozen=True, slots=True)

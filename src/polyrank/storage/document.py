@@ -6,14 +6,15 @@ not know what documents mean and does not import torch.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from polyrank._version import __version__
 from polyrank.errors import ArtifactError
-from polyrank.storage.durable import sha256_file
+from polyrank.storage.durable import new_folder, sha256_file
 
 T = TypeVar("T")
 SEAL = ("checksum", "format", "written_by")
@@ -203,6 +204,31 @@ def check_part(path: Path, digest: object, kind: DocumentKind) -> Path:
     if sha256_file(path) != digest:
         raise ArtifactError(f"{path} is damaged: its SHA-256 does not match {kind.file}; {kind.remedy}")
     return path
+
+
+@contextmanager
+def new_parts(folder: Path, kind: DocumentKind) -> Iterator[tuple[dict[str, Any], list[BinaryIO]]]:
+    """Write a folder of this kind, in place of an earlier one, whole or not at all.
+
+    Yields:
+        The document to fill in, which gets the SHA-256 of the parts, and the parts as open files.
+    """
+    document: dict[str, Any] = {}
+    with new_folder(folder, replace=True, own_files=kind.files) as new:
+        with ExitStack() as stack:
+            yield document, [stack.enter_context((new / name).open("w+b")) for name in kind.parts]
+        document["parts"] = {name: sha256_file(new / name) for name in kind.parts}
+        (new / kind.file).write_bytes(seal(document, kind))
+
+
+def read_parts(folder: Path, kind: DocumentKind) -> tuple[dict[str, Any], list[Path]]:
+    """The document and the parts of a folder that ``new_parts`` wrote; every byte is verified.
+
+    Raises:
+        ArtifactError: the folder is of another kind or damaged, or a newer version of polyrank wrote it.
+    """
+    document = read_document(folder, kind)
+    return document, [check_part(folder / name, document["parts"][name], kind) for name in kind.parts]
 
 
 def _layout(document: Any) -> bytes:

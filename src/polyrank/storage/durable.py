@@ -87,10 +87,6 @@ def _new_file(path: Path) -> None:
     path.touch(exist_ok=False)  # unlike mkstemp, this respects the umask
 
 
-def _temporary_name(path: Path, suffix: str = "") -> str:
-    return f".{path.name}.{os.urandom(4).hex()}{suffix}"
-
-
 def _error_about(path: Path, error: OSError) -> Exception:
     """As ``disk_error``; other errors name ``path`` instead of the temporary file."""
     if error.errno is None:
@@ -216,7 +212,7 @@ def make_folders(path: Path) -> None:
 def _temporary(path: Path, suffix: str, make: Callable[[Path], None], resources: ExitStack) -> Path:
     """An empty sibling; the lock that this process holds on it distinguishes it from a leftover."""
     while True:
-        temporary = path.parent / _temporary_name(path, suffix)
+        temporary = path.parent / f".{path.name}.{os.urandom(4).hex()}{suffix}"
         try:
             make(temporary)
         except OSError as error:

@@ -6,16 +6,45 @@ This module knows connections and disk failures; it does not know any table.
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from polyrank.errors import ArtifactError, LockedError, PolyrankError, ReadOnlyError, ResourceError, UsageError
+from polyrank.storage import forks
+from polyrank.storage.closing import Closing
 from polyrank.storage.time_limit import deadline_error, time_is_over
 
 PATIENCE = 30.0  # seconds to wait for other connections
 STEPS = 1_000  # steps of SQLite's virtual machine between two checks of the time limit
 DISK_TROUBLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_NOMEM")
+
+
+class Connected(Closing):
+    """A holder of a connection, which ``close`` or garbage collection closes; no process uses that of its parent."""
+
+    _connection: sqlite3.Connection
+
+    def __init__(self) -> None:
+        self._lock = forks.new_lock()
+
+    def _use(self, connection: sqlite3.Connection) -> None:
+        """Hold this connection from now on."""
+        self._connection, self._inherited = connection, False
+        self._release = weakref.finalize(self, connection.close)
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In a child process: leave the connection to the parent. The next use opens another."""
+        if (connection := self._release.detach()) is not None:
+            forks.abandon(connection)
+            self._inherited = True
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._release()
 
 
 class ReadConnection(sqlite3.Connection):

@@ -20,19 +20,15 @@ class Vocabulary(Protocol):
     @property
     def pad_id(self) -> int:
         """The padding id."""
-        ...
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of a text, without boundary tokens."""
-        ...
 
     def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
         """The same ids, each with the start and the end of its characters in the text."""
-        ...
 
     def to_bytes(self) -> bytes:
         """The vocabulary file of a model folder."""
-        ...
 
 
 class Texts(ABC):

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from polyrank.config.train import Precision
+from polyrank.config.pretrain import PretrainSteps
+from polyrank.config.train import TrainConfig
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.devices.pipeline import AHEAD, prefetched
@@ -65,31 +66,25 @@ class Source(Protocol[Rows]):
     @property
     def n_steps(self) -> int:
         """Updates of the whole training."""
-        ...
 
     @property
     def ahead(self) -> bool:
         """Whether batches may be prepared before the previous updates are made, in another thread."""
-        ...
 
     def rows(self, number: int) -> tuple[Rows, int]:
         """The data of 0-based update ``number``, and their epoch: a pure function of it."""
-        ...
 
     def counts(self, rows: Rows) -> dict[str, int]:
         """The counts of a batch for metrics.jsonl: ``n_examples`` or ``n_tokens``."""
-        ...
 
     def check(self, done: int) -> dict[str, float] | None:
         """The progress after ``done`` updates for the record of a validation, such as ``epoch``; None: no validation.
 
         The last update is followed by a validation.
         """
-        ...
 
     def too_large(self, rows: Rows) -> str:
         """The error for a batch that does not fit into memory, with the settings to change."""
-        ...
 
 
 class Step(Protocol[Read, Batch]):
@@ -102,30 +97,24 @@ class Step(Protocol[Read, Batch]):
             rows: of the batch; for a training on examples, each with its position in the data.
             epoch: of random negatives.
         """
-        ...
 
     def losses(self, batch: Batch, number: int) -> Iterator[Loss]:
         """Yield the loss of 0-based update ``number`` for each network in turn.
 
         Code after a ``yield`` runs with that network updated.
         """
-        ...
 
 
 def fit(
     learners: Sequence[Learner],
     step: Step[Rows, Batch],
     source: Source[Rows],
+    settings: TrainConfig | PretrainSteps,
     *,
     seed: int,
     folder: Path,
     device: torch.device,
-    precision: Precision = "auto",
-    loss: Literal["mean", "sum"] = "mean",
-    checkpoint_steps: int | None = None,
     max_bad_steps: int = MAX_BAD_STEPS,
-    early_stopping: int | None = None,
-    minutes: float | None = None,
     resume: bool = False,
     notify: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
@@ -136,18 +125,13 @@ def fit(
         learners: the networks, each with its settings.
         step: the training method.
         source: of the data.
+        settings: of the whole training. If ``minutes`` ends it, there is a checkpoint, and a validation that may save a
+            better model. A resumed run has the weights of an uninterrupted one, but if the limit's model replaced an
+            earlier one, it may stay the best version.
         seed: of dropout.
         folder: for ``checkpoint.safetensors``, which holds all networks; must exist.
         device: where to compute.
-        precision: to compute in.
-        loss: of a batch: the mean over its contexts, or their sum.
-        checkpoint_steps: save a checkpoint every so many steps, in addition to validations; None: only at validations.
         max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
-        early_stopping: stop when each network has had so many validations in a row without a better version; None:
-            never.
-        minutes: stop after so many minutes, with a checkpoint, and a validation that may save a better model; None: no
-            limit. A resumed run has the weights of an uninterrupted one, but if the limit's model replaced an earlier
-            one, it may stay the best version.
         resume: continue from the checkpoint, if there is one.
         notify: called with lines for the user.
         clock: the time in seconds.
@@ -157,8 +141,8 @@ def fit(
         ResourceError: a batch does not fit into memory.
         InterruptedTraining: SIGINT or SIGTERM; the checkpoint is saved.
     """
-    n_steps, dtype = source.n_steps, choose_dtype(precision, device)
-    states = [TrainState(learner, n_steps, device, dtype, loss) for learner in learners]
+    n_steps, minutes, dtype = source.n_steps, settings.minutes, choose_dtype(settings.precision, device)
+    states = [TrainState(learner, n_steps, device, dtype, settings.loss) for learner in learners]
     parts = [(state.learner.name, state.model, state.optimizer) for state in states]
     checkpoint = folder / CHECKPOINT
     done, counts = 0, Counter[str]()
@@ -195,7 +179,7 @@ def fit(
     prepared = prefetched(prepare, range(done, n_steps), ahead=ahead)
     with stop_on_signals() as request, closing(prepared) as batches:
         while done < n_steps and not stop:
-            if early_stopping and min(state.n_stale for state in states) >= early_stopping:
+            if settings.early_stopping and min(state.n_stale for state in states) >= settings.early_stopping:
                 break
             rows, batch = next(batches)
             counts.update(source.counts(rows))
@@ -231,7 +215,7 @@ def fit(
             if where is not None:
                 for state in states:
                     state.validate(done, where)
-            due = where is not None or (checkpoint_steps and done % checkpoint_steps == 0)
+            due = where is not None or (settings.checkpoint_steps and done % settings.checkpoint_steps == 0)
             if due and not any(state.n_bad for state in states):  # else the last good checkpoint stays
                 save([state.progress for state in states])
             late = minutes is not None and done < n_steps and clock() - began >= 60 * minutes

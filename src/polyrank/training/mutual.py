@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyrank.devices.random_state import restored_random_state
 from polyrank.models.losses import LossFunction, cross_entropy, imitation
-from polyrank.scorers.network import without_dropout
+from polyrank.models.network import without_dropout
 from polyrank.training.inputs import Lists, Positions
 from polyrank.training.learner import Loss
 from polyrank.training.steps import ListwiseStep, first_is_right

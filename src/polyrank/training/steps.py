@@ -15,16 +15,7 @@ from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.scorers.late import LateScorer
 from polyrank.text import Texts, Tokens
-from polyrank.training.inputs import (
-    InBatch,
-    Lists,
-    Positions,
-    in_batch,
-    in_lists,
-    in_pairs,
-    negatives_of,
-    response_of,
-)
+from polyrank.training import inputs as prepared
 from polyrank.training.learner import Loss
 from polyrank.training.row_losses import mean_loss
 from polyrank.training.shares import encode_in_shares, encode_own, gathered
@@ -61,12 +52,12 @@ class InBatchStep:
     stored: StoredTokens | None = None
     cuts: Sequence[Callable[[Tensor], Tensor]] = ()
 
-    def prepare(self, rows: Positions, epoch: int) -> InBatch:
+    def prepare(self, rows: prepared.Positions, epoch: int) -> prepared.InBatch:
         """The candidates and tokens of a batch."""
-        others = negatives_of(rows, epoch, self.negatives)
-        return in_batch(rows, others, texts=self.texts, stored=self.stored, rights=self.rights)
+        others = prepared.negatives_of(rows, epoch, self.negatives)
+        return prepared.in_batch(rows, others, texts=self.texts, stored=self.stored, rights=self.rights)
 
-    def losses(self, batch: InBatch, number: int) -> Iterator[Loss]:
+    def losses(self, batch: prepared.InBatch, number: int) -> Iterator[Loss]:
         """The loss of the batch."""
         batch, n = batch.to(self.device), len(batch.examples)
         self.model.observe_weights()
@@ -117,27 +108,28 @@ class ListwiseStep:
     stored: StoredTokens | None = None
     late: LateScorer | None = None
 
-    def lists(self, rows: Positions, epoch: int) -> list[list[str]]:
+    def lists(self, rows: prepared.Positions, epoch: int) -> list[list[str]]:
         """The list of each context: the response, then its negatives."""
-        return [[response_of(example), *self.negatives(position, example, epoch)] for position, example in rows]
+        return [
+            [prepared.response_of(example), *self.negatives(position, example, epoch)] for position, example in rows
+        ]
 
-    def inputs(self, rows: Positions, lists: list[list[str]]) -> Lists:
+    def inputs(self, rows: prepared.Positions, lists: list[list[str]]) -> prepared.Lists:
         """The tokens of lists for this network."""
         if isinstance(self.model, CrossEncoder):
-            return in_pairs(rows, lists, self.texts)
-        return in_lists(rows, lists, texts=self.texts, stored=self.stored)
+            return prepared.in_pairs(rows, lists, self.texts)
+        return prepared.in_lists(rows, lists, texts=self.texts, stored=self.stored)
 
-    def prepare(self, rows: Positions, epoch: int) -> Lists:
+    def prepare(self, rows: prepared.Positions, epoch: int) -> prepared.Lists:
         """The lists and tokens of a batch."""
-        lists = self.lists(rows, epoch)
-        return self.inputs(rows, lists)
+        return self.inputs(rows, self.lists(rows, epoch))
 
-    def losses(self, batch: Lists, number: int) -> Iterator[Loss]:
+    def losses(self, batch: prepared.Lists, number: int) -> Iterator[Loss]:
         """The loss of the batch."""
         values, allowed = self.values(batch)
         yield Loss(first_is_right(self.loss, values, allowed), len(batch.examples))
 
-    def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
+    def values(self, lists: prepared.Lists) -> tuple[Tensor, Tensor]:
         """Scores ``[B, K]`` of lists, padded with zeros to the longest list, and their mask."""
         lists = lists.to(self.device)
         if self.late is not None:

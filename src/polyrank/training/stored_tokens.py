@@ -7,7 +7,6 @@ vocabulary and the policy, so runs with the same texts share it. Shapes: N examp
 
 import hashlib
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -20,15 +19,13 @@ from polyrank._version import __version__
 from polyrank.data.mapped_examples import StoredExamples
 from polyrank.devices import distributed
 from polyrank.negatives.random import right_answers, text_key
-from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
-from polyrank.storage.durable import new_folder, sha256_file
+from polyrank.storage.document import DocumentKind, new_parts, open_or_write, read_parts
 from polyrank.text import Texts
 from polyrank.wording import counted
 
-DOCUMENT = DocumentKind(name="folder of token ids", file="tokens.json", remedy="delete the folder")
-CONTEXTS, RESPONSES, RIGHTS = "contexts", "responses", "rights"
-PARTS = (CONTEXTS, RESPONSES, RIGHTS)
-FILES = tuple(f"{part}{what}.bin" for part in PARTS for what in ("", "-ends"))
+COLUMNS = ("contexts", "responses", "rights")
+PARTS = tuple(f"{column}{what}.bin" for column in COLUMNS for what in ("", "-ends"))
+DOCUMENT = DocumentKind(name="folder of token ids", file="tokens.json", remedy="delete the folder", parts=PARTS)
 EXAMPLES = 1000  # to encode at a time
 Ids = NDArray[np.integer[Any]]
 
@@ -36,8 +33,8 @@ Ids = NDArray[np.integer[Any]]
 class _Rows:
     """Rows of numbers, concatenated in one file, with their ends in another."""
 
-    def __init__(self, folder: Path, part: str, kind: str) -> None:
-        self._values, self._ends = _mapped(folder / f"{part}.bin", kind), _mapped(folder / f"{part}-ends.bin", "<i8")
+    def __init__(self, values: Path, ends: Path, kind: str) -> None:
+        self._values, self._ends = _mapped(values, kind), _mapped(ends, "<i8")
 
     def __getitem__(self, number: int) -> Ids:
         return self._values[self._ends[number - 1] if number else 0 : self._ends[number]]
@@ -59,11 +56,9 @@ class StoredTokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        document = read_document(folder, DOCUMENT)
-        for name in FILES:
-            check_part(folder / name, document["parts"][name], DOCUMENT)
-        self._contexts, self._responses = (_Rows(folder, part, document["type"]) for part in (CONTEXTS, RESPONSES))
-        self._rights = _Rows(folder, RIGHTS, "<i8")
+        document, parts = read_parts(folder, DOCUMENT)
+        kinds = document["type"], document["type"], "<i8"
+        self._contexts, self._responses, self._rights = map(_Rows, parts[::2], parts[1::2], kinds)
 
     def contexts(self, positions: Iterable[int]) -> list[Ids]:
         """The ids of the contexts of some examples."""
@@ -101,24 +96,21 @@ def open_tokens(
 
 def _write(folder: Path, examples: StoredExamples, texts: Texts) -> None:
     repeats, types = examples.repeats(), (texts.id_type, texts.id_type, np.dtype("<i8"))
-    with new_folder(folder, replace=True, own_files=(*FILES, DOCUMENT.file)) as new:
-        with ExitStack() as stack:
-            streams = [stack.enter_context((new / name).open("wb")) for name in FILES]
-            n_written = [0] * len(PARTS)
-            for start in range(0, len(examples), EXAMPLES):
-                part = examples[start : start + EXAMPLES]
-                columns = (
-                    [texts.context_ids(example.query) for example in part],
-                    texts.all_candidate_ids([example.candidates[0] for example in part]),  # the right ones come first
-                    [
-                        sorted(map(text_key, right_answers(example, examples.rights))) if repeated else []
-                        for example, repeated in zip(part, repeats[start:], strict=False)
-                    ],
-                )
-                for number, (rows, kind) in enumerate(zip(columns, types, strict=True)):
-                    ends = [*accumulate(map(len, rows), initial=n_written[number])]
-                    streams[2 * number].write(b"".join(np.array(row, kind).tobytes() for row in rows))
-                    streams[2 * number + 1].write(np.array(ends[1:], "<i8").tobytes())
-                    n_written[number] = ends[-1]
-        parts = {name: sha256_file(new / name) for name in FILES}
-        (new / DOCUMENT.file).write_bytes(seal({"type": texts.id_type.str, "parts": parts}, DOCUMENT))
+    with new_parts(folder, DOCUMENT) as (document, streams):
+        document["type"] = texts.id_type.str
+        n_written = [0] * len(COLUMNS)
+        for start in range(0, len(examples), EXAMPLES):
+            part = examples[start : start + EXAMPLES]
+            columns = (
+                [texts.context_ids(example.query) for example in part],
+                texts.all_candidate_ids([example.candidates[0] for example in part]),  # the right ones come first
+                [
+                    sorted(map(text_key, right_answers(example, examples.rights))) if repeated else []
+                    for example, repeated in zip(part, repeats[start:], strict=False)
+                ],
+            )
+            for number, (rows, kind) in enumerate(zip(columns, types, strict=True)):
+                ends = [*accumulate(map(len, rows), initial=n_written[number])]
+                streams[2 * number].write(b"".join(np.array(row, kind).tobytes() for row in rows))
+                streams[2 * number + 1].write(np.array(ends[1:], "<i8").tobytes())
+                n_written[number] = ends[-1]

@@ -116,8 +116,7 @@ class Selection:
         return self._known[key]
 
     def _held_out(self, chosen: tuple[int, ...]) -> HeldOut:
-        columns = self._columns(chosen)
-        design = self.design.some(None, columns)
+        design = self.design.some(None, self._columns(chosen))
         whole = self.fit(chosen)
         likelihood = np.zeros(self.n)
         ranks, hits = self._ranks.copy(), self._hits.copy()

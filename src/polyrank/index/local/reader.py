@@ -4,7 +4,6 @@ Most vectors are in the memory-mapped matrix; rows added since are in blocks in 
 """
 
 import sqlite3
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,13 +26,12 @@ from polyrank.index.local.matrix import REMEDY, Matrix, Verification, open_matri
 from polyrank.index.protocol import Block, CandidatePage, H, Index, Search, check_fingerprint
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
-from polyrank.storage import forks
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
-from polyrank.storage.sqlite import ReadConnection, log_size
+from polyrank.storage.sqlite import Connected, ReadConnection, log_size
 
 
-class LocalIndex(Index):
+class LocalIndex(Connected, Index):
     """Candidates and their vectors in the files of a folder, as of the last ``refresh``.
 
     Any number of readers can work next to one writer, in the same process or in others. Row numbers are valid for one
@@ -48,24 +46,16 @@ class LocalIndex(Index):
     """
 
     def __init__(self, path: AnyPath, *, searched: bool = True) -> None:
+        super().__init__()
         self.path, self._searched = Path(path), searched
-        self._lock = forks.new_lock()
         self._verification: Verification | None = None
         self.opening = 1
         connection, self._state = self._open()
         self._use(connection)
-        forks.watch(self)
-
-    def _use(self, connection: sqlite3.Connection) -> None:
-        """Read from this connection. ``close`` or garbage collection closes it."""
-        self._connection, self._inherited = connection, False
-        self._release = weakref.finalize(self, connection.close)
 
     def after_fork(self) -> None:
         """In a child process: leave the connection to the parent. The next use opens another."""
-        if (connection := self._release.detach()) is not None:
-            forks.abandon(connection)
-            self._inherited = True
+        super().after_fork()
         self._verification = None
 
     @contextmanager
@@ -248,11 +238,6 @@ class LocalIndex(Index):
                 "vectors": meta.n * bytes_per_vector(meta.dimension, meta.precision),
             },
         }
-
-    def close(self) -> None:
-        """Close the file; blocks stay usable."""
-        with self._lock:
-            self._release()
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """A number that changes with every commit of another connection."""

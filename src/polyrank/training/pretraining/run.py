@@ -194,12 +194,10 @@ def _fit(
             [learner],
             PretrainStep(network, device, batches),
             batches,
+            recipe.train,
             seed=recipe.train.seed,
             folder=folder,
             device=device,
-            precision=recipe.train.precision,
-            checkpoint_steps=recipe.train.checkpoint_steps,
-            minutes=recipe.train.minutes,
             resume=resume,
             notify=notify,
         )

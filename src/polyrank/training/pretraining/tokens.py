@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from polyrank.data.mapped_examples import answered_rows
 from polyrank.errors import DataError
 from polyrank.records import Example
-from polyrank.storage.document import DocumentKind, check_part, open_or_write, read_document, seal
-from polyrank.storage.durable import make_folders, new_folder, sha256_file
+from polyrank.storage.document import DocumentKind, new_parts, open_or_write, read_parts
+from polyrank.storage.durable import sha256_file
 from polyrank.text import Subwords
 from polyrank.wording import counted
 
-DOCUMENT = DocumentKind(name="folder of token ids", file="tokens.json", remedy="delete the folder")
-IDS, PAIRS = "ids.bin", "pairs.bin"
+PARTS = ("ids.bin", "pairs.bin")
+DOCUMENT = DocumentKind(name="folder of token ids", file="tokens.json", remedy="delete the folder", parts=PARTS)
 ROWS = 1000  # whose texts are encoded together
 COLUMNS = 5
 
@@ -99,23 +99,17 @@ def open_pairs(
 
 
 def _open(folder: Path) -> Pairs:
-    document = read_document(folder, DOCUMENT)
-    ids, table = (check_part(folder / name, document["parts"][name], DOCUMENT) for name in (IDS, PAIRS))
+    _, (ids, table) = read_parts(folder, DOCUMENT)
     if not table.stat().st_size:
         return Pairs(np.zeros(0, np.uint32), np.zeros((0, COLUMNS), np.int64))
     return Pairs(np.memmap(ids, np.uint32, "r"), np.memmap(table, np.int64, "r").reshape(-1, COLUMNS))
 
 
 def _make(folder: Path, path: Path, subwords: Subwords, separator: str, read: Iterator[list[Example]]) -> None:
-    make_folders(folder.parent)
-    separator_id = subwords.id_of(separator)
-    with new_folder(folder, replace=True, own_files=(IDS, PAIRS, DOCUMENT.file)) as new:
-        with (new / IDS).open("wb") as ids, (new / PAIRS).open("wb") as table:
-            start = 0
-            while batch := list(islice(read, ROWS)):
-                start = _write(batch, subwords, 2 * separator_id, start, ids, table)
-        digests = {name: sha256_file(new / name) for name in (IDS, PAIRS)}
-        (new / DOCUMENT.file).write_bytes(seal({"of": path.name, "parts": digests}, DOCUMENT))
+    with new_parts(folder, DOCUMENT) as (document, (ids, table)):
+        document["of"], start = path.name, 0
+        while batch := list(islice(read, ROWS)):
+            start = _write(batch, subwords, 2 * subwords.id_of(separator), start, ids, table)
 
 
 def _write(
