@@ -77,7 +77,7 @@ def mortal(tmp_path: Path) -> Iterator[Milvus]:
 
 
 NUMBERS = itertools.count()
-REMOTE = ["milvus", "qdrant", pytest.param("postgresql", marks=pytest.mark.deep)]
+REMOTE = ["milvus", *(pytest.param(kind, marks=pytest.mark.deep) for kind in ("qdrant", "postgresql"))]
 Make = Callable[..., Path]
 
 
@@ -935,6 +935,17 @@ def test_without_the_library_the_error_names_the_package(tmp_path: Path) -> None
         f'{library} is not installed; install it with: pip install "polyrank[{extra}]"'
         for library, extra in (("pymilvus", "milvus"), ("qdrant-client", "qdrant"), ("psycopg", "postgresql"))
     ]
+
+
+def test_qdrant_answers_as_a_local_index(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    pool, settings = pool_of(30), {"fingerprint": "f" * 64, "model": "m"}
+    write_index(tmp_path / "local", pool, vectors_of(pool), **settings)
+    write_remote(tmp_path / "ix", address_of("qdrant", request, tmp_path), pool, vectors_of(pool), **settings)
+    with open_index(tmp_path / "local") as local, open_index(tmp_path / "ix") as index:
+        expected, result = (
+            Replies(Hashed(), one).answer(CONTEXTS[1], 5, filter='n > 9 and lang = "en"') for one in (local, index)
+        )
+        assert (result.ranked, result.exact) == (expected.ranked, True)
 
 
 def test_a_token_is_for_the_server_that_the_user_named(monkeypatch: pytest.MonkeyPatch) -> None:
