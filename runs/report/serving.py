@@ -28,7 +28,8 @@ def faults() -> str:
     canaries, kills = read("serving/canaries"), read("serving/kills")
     signals, slow = read("serving/sigterms"), read("serving/slow")
     start, memory = read("serving/start"), read("serving/memory")
-    stops = signals["ready_says_503_after_ms"]
+    mixed, bombs, forks = read("serving/mixed"), read("bombs"), read("forks")["parts"].values()
+    slowest, stops = mixed["slowest_of_others"], signals["ready_says_503_after_ms"]
     rows = [
         [
             "concurrent requests, each with a different answer",
@@ -53,6 +54,23 @@ def faults() -> str:
             "slow connections, each with half a request",
             f"{slow['slow_connections']:,}",
             f"99th percentile of other requests: {slow['p99_ratio']:.2f} times as long",
+        ],
+        [
+            "usual, broken and costly requests",
+            f"{mixed['requests']:,}",
+            f"another waits at most {slowest['s'] - slowest['s_for_cores']:.1f} s; a worker has at most"
+            f" {max(row[2] for row in mixed['server_and_worker_mb'])} MB",
+        ],
+        [
+            "forks of gunicorn, celery and a pool under load",
+            f"{sum(part['forks'] for part in forks):,}",
+            f"{sum(part['acknowledged_and_lost'] for part in forks)} of {sum(part['requests'] for part in forks):,}"
+            " changes lost, no wrong answer",
+        ],
+        [
+            "files and requests that unpack to much",
+            f"{bombs['files'] + bombs['requests']:,}",
+            f"at most {bombs['largest'][0]['bytes'] / 1e6:.0f} MB",
         ],
     ]
     took = f"A server with {start['model']} answers `/live` after {start['live_s']['median']:.1f} s and is ready after"

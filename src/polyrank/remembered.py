@@ -17,7 +17,7 @@ class Remembered(dict[str, T]):
 
     Args:
         function: of a text; its results are texts, tuples, or sets of texts.
-        longest: texts of more characters are computed each time.
+        longest: of texts of more characters, only the latest is kept.
         most_bytes: of all texts and results, estimated.
 
     >>> lengths = Remembered(len, longest=3)
@@ -28,11 +28,16 @@ class Remembered(dict[str, T]):
     def __init__(self, function: Callable[[str], T], longest: int = LONGEST, most_bytes: int = MOST_BYTES) -> None:
         super().__init__()
         self.function, self.longest, self.most_bytes, self.n_bytes = function, longest, most_bytes, 0
+        self._latest: tuple[str, T] | None = None  # such as a query, which is paired with each document
 
     def __missing__(self, text: str) -> T:
+        if (latest := self._latest) and latest[0] == text:
+            return latest[1]
         value = self.function(text)
-        if len(text) <= self.longest:
-            size = ENTRY_BYTES + getsizeof(text) + _size(value)
+        size = ENTRY_BYTES + getsizeof(text) + _size(value)
+        if len(text) > self.longest:
+            self._latest = (text, value) if size <= self.most_bytes else None
+        else:
             if self.n_bytes + size > self.most_bytes:
                 self.clear()
             self.n_bytes += size
@@ -42,7 +47,7 @@ class Remembered(dict[str, T]):
     def clear(self) -> None:
         """Forget all."""
         super().clear()
-        self.n_bytes = 0
+        self.n_bytes, self._latest = 0, None
 
 
 def _size(value: object) -> int:
