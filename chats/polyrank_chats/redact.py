@@ -21,7 +21,6 @@ from polyrank_chats.phones import WINDOW, is_phone, language
 
 LINK, WITH_SECRET, MAIL = pattern("link"), pattern("link_with_secret"), pattern("mail_address")
 ACCOUNT, CARD, IP, SECRET, PHONE = map(pattern, ("account", "card", "ip", "secret", "phone"))
-CARD_DIGITS = range(13, 20)
 VERSION = re.compile(r"(?:\bv|version|release|firmware|build|update)[\s:.]*$", re.IGNORECASE)
 DIGIT = re.compile(r"\d")
 SLOT = re.compile(r"\{(\w+)\}")
@@ -110,7 +109,7 @@ def _without(pattern: re.Pattern[str], slot: str, is_kind: Callable[[str, str, s
 
 def _is_card(part: str, *_: str) -> bool:
     digits = re.sub(r"\D", "", part)
-    return len(digits) in CARD_DIGITS and bool(luhn.is_valid(digits))
+    return 13 <= len(digits) <= 19 and bool(luhn.is_valid(digits))
 
 
 def _is_ip(part: str, before: str, after: str) -> bool:

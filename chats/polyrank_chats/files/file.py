@@ -21,6 +21,7 @@ from polyrank_chats.patterns import pattern
 
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
 EXPORT = "export the chats as JSON, CSV, a sheet, text or a zip of them"
+MANY = 2**19  # lines, lists, objects or elements, each of which takes up to a kilobyte of memory
 YAML, MARKDOWN = pattern("yaml"), pattern("markdown")
 OTHERS = {mark.encode("latin-1"): kind for mark, _, kind in (each.partition("=") for each in NAMES["begins"])}
 """The first bytes of files that are not chats."""
@@ -92,6 +93,8 @@ class File:
             raise DataError(f"{self.path}: is empty; give a file with messages")
         if "\n" not in text:
             text = text.replace("\r", "\n")
+        if max(text.count("\n"), text.count("<"), text.count("[") + text.count("{")) > max(MANY, len(text) / 12):
+            raise DataError(f"{self.path}: is mostly brackets or line breaks, not messages; {EXPORT}")
         start = text.lstrip()[:15].lower()
         if start.startswith("<") and text.rstrip().endswith(">"):
             if start.startswith(("<html", "<!doctype", "<table", "<div", "<head", "<body")):

@@ -15,14 +15,11 @@ from polyrank_chats.files.members import Member
 from polyrank_chats.messages import Rows
 
 MARKUP = {"p", "div", "span", "br", "b", "i", "u", "em", "strong"}
-MANY = 2**20  # lists and objects, each of which takes 100 bytes or more of memory
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes missing values as NaN
 
 
 def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) -> Rows:
     """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation."""
-    if text.count("[") + text.count("{") > max(MANY, len(text) / 12):
-        raise DataError(f"{member.path}: is mostly brackets, not messages; export the chats again")
     by_line = False
     try:
         value = json_decoder.decode(text)

@@ -45,6 +45,8 @@ def _messages(file: File, mails: list[bytes]) -> Messages:
     for number, raw in enumerate(mails, 1):
         where = f"{file.path}: mail {number}" if len(mails) > 1 else str(file.path)
         try:
+            if raw.count(b"\n--") > 10_000:
+                raise ValueError("more than 10,000 parts")
             parsed = message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default)
             yield _message(parsed, where)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # raised by the library for hostile mails
