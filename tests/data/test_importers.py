@@ -216,7 +216,7 @@ def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["{}"], r":1: not a JSON list"),
+        (["2"], r":1: not a JSON list"),
         (["[{}]", "[{}]"], r":2: something follows the end of the list"),
         (["", "3"], r":2: not a JSON list"),
         (["[", "{}", "{}]"], r":3: a comma or the end of the list is missing"),

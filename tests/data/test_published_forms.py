@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from polyrank.data import import_examples, read_examples
-from polyrank.data.splits import split
+from polyrank.cli.data import formats
+from polyrank.data import choose_speaker, import_examples, read_examples
+from polyrank.data.splits import split, write_split
 from polyrank.errors import DataError
 from polyrank.evaluation import evaluate, read_task, summarise
 from polyrank.records import Example
@@ -145,6 +146,18 @@ def test_reports_of_users() -> None:
     assert (task.examples[0].relevant_ids, len(task.pool or ())) == (("d0",), 8)
 
 
+def test_published_conversations_are_split(tmp_path: Path) -> None:
+    turns = [("system", "Be kind."), ("human", "hi {}"), ("gpt", "hello {}"), ("human", "bye {}"), ("gpt", "bye {}!")]
+    rows = [{"id": f"s{n}", "conversations": said(*((who, text.format(n)) for who, text in turns))} for n in range(20)]
+    (tmp_path / "x.json").write_text(json.dumps(rows), "utf-8")
+    parts = split(tmp_path / "x.json")
+    write_split(tmp_path / "parts", parts)
+    assert parts.speaker == "assistant"
+    written = read_examples(tmp_path / "parts" / "train.jsonl", speaker="assistant").examples
+    assert written == parts.train.examples
+    assert {len(example.context) for example in written} == {1, 3}
+
+
 def test_published_pairs_are_split(tmp_path: Path) -> None:
     rows = [{"query": f"q{n}", "pos": [f"right {n}"], "neg": [f"wrong {n}"]} for n in range(40)]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
@@ -177,6 +190,169 @@ def test_corpora_of_dialogues(tmp_path: Path) -> None:
     persona = {"personality": ["i ski"], "utterances": [{"candidates": ["no", "yes"], "history": ["hi"]}]}
     whole = json.dumps({"train": [], "valid": [persona]})
     assert imported("personachat", path, whole, part="valid") == [(("hi",), ("no", "yes"), (1,))]
-    for name, text in (("labelled-turns", "2\ta\tb\n"), ("parlai", "1 hi\thello\n"), ("personachat", "[]")):
+    for name, text in (("labelled-turns", "2\ta\tb\n"), ("parlai", "1 hi\thello\n"), ("personachat", "[3]")):
         with pytest.raises(DataError, match=r"x\.txt:1: "):
             imported(name, path, text)
+
+
+# conversations, and forms that forms.toml declares
+
+
+def read(path: Path, value: Any, **options: Any) -> list[tuple[Any, ...]]:
+    """Id, background, context, candidates and right answers of each example, with the assistant's turns as replies."""
+    path.write_text(json.dumps(value, **options), "utf-8")
+    examples = read_examples(path, speaker=choose_speaker(path)).examples
+    return [(e.id, e.background, e.context, e.candidates, e.relevant) for e in examples]
+
+
+SYSTEM = {"role": "system", "content": "Be kind."}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+
+
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str, **others: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **others}
+
+
+def said(*turns: tuple[str, str], speaker: str = "from", text: str = "value") -> list[dict[str, str]]:
+    return [{speaker: who, text: what} for who, what in turns]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [SYSTEM, user("hi"), assistant("hello"), user("rain?"), CALL,
+                      {"role": "tool", "tool_call_id": "1", "content": "{}"}, assistant("no rain")], "tools": []},
+        {"messages": [user([{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {}}]),
+                      assistant("hello"), user("rain?"), assistant("no rain", weight=1)]},
+        {"conversations": said(("system", "Be kind."), ("human", "hi"), ("gpt", "hello"), ("human", "rain?"),
+                               ("function_call", '{"name": "f"}'), ("observation", "{}"), ("chatgpt", "no rain"))},
+        {"conversations": said(("human", "hi"), ("gpt", "hello"), ("human", "rain?"),
+                               ("gpt", '<tool_call>\n{"name": "f"}\n</tool_call>'), ("tool", "0"), ("gpt", "no rain"))},
+        {"conversation": said(("user", "hi"), ("assistant", "hello"), ("user", "rain?"),
+                              ("assistant", '{"name": "f", "arguments": {"city": "Rome"}}'), ("assistant", "no rain"),
+                              speaker="role", text="content"), "model": "m", "turn": 2},
+        {"goal": {}, "log": [{"text": text, "metadata": {}} for text in ("hi", "hello", "rain?", "no rain")]},
+        {"services": [], "turns": [{"frames": [], "speaker": who, "turn_id": "0", "utterance": text} for who, text in
+                                   (("USER", "hi"), ("SYSTEM", "hello"), ("USER", "rain?"), ("SYSTEM", "no rain"))]},
+        {"utterances": [{"index": 0, "speaker": who, "text": text, "segments": []} for who, text in
+                        (("USER", "hi"), ("ASSISTANT", "hello"), ("USER", "rain?"), ("ASSISTANT", "no rain"))]},
+        {"chosen_topic": "rain", "persona": "i ski", "wizard_eval": 5,
+         "dialog": said(("0_Apprentice", "hi"), ("1_Wizard", "hello"), ("0_Apprentice", "rain?"),
+                        ("1_Wizard", "no rain"), speaker="speaker", text="text")},
+        {"data": ["hi", "hello", "rain?", "no rain"]},
+    ],
+)  # fmt: skip
+def test_a_conversation_is_a_dialogue_of_the_assistants_replies(tmp_path: Path, row: dict[str, Any]) -> None:
+    expected = [
+        ("7#1", (), ("hi",), ("hello",), (0,)),
+        ("7#3", (), ("hi", "hello", "rain?"), ("no rain",), (0,)),
+    ]
+    assert read(tmp_path / "x.jsonl", {"id": 7} | row) == expected
+    for indent in (None, 2):
+        assert read(tmp_path / "x.json", [{"conversation_id": "7"} | row], indent=indent) == expected
+
+
+def test_rows_of_one_line_are_several_dialogues(tmp_path: Path) -> None:
+    row = {"messages": [user("hi"), assistant("no", weight=0), user("x"), assistant("yes")]}
+    expected = [(f"x:{line}#3", (), ("hi", "no", "x"), ("yes",), (0,)) for line in (1, 2)]
+    assert read(tmp_path / "x.json", [row, row]) == expected
+
+
+def test_files_of_one_object(tmp_path: Path) -> None:
+    logs = {name: {"goal": {}, "log": [{"text": "taxi", "metadata": {}}, {"text": "where to?", "metadata": {}}]}
+            for name in ("MUL1.json", "SNG2.json")}  # fmt: skip
+    squad = {"version": "v2.0", "data": [{"title": "N", "paragraphs": [{"context": "France.", "qas": [
+        {"id": "q1", "question": "Where?", "answers": [{"text": "France", "answer_start": 0}], "is_impossible": False},
+        {"id": "q2", "question": "Who?", "answers": [], "plausible_answers": [{"text": "x"}], "is_impossible": True},
+    ]}]}]}  # fmt: skip
+    coqa = {"version": "1.0", "data": [{"source": "s", "id": "c1", "story": "A cat.", "name": "n",
+            "questions": [{"input_text": "What?", "turn_id": 1}, {"input_text": "Sure?", "turn_id": 2}],
+            "answers": [{"span_text": "A cat", "input_text": "a cat"}, {"input_text": "yes"}]}]}  # fmt: skip
+    quac = {"data": [{"title": "t", "background": "b", "paragraphs": [{"id": "C_1", "context": "Ann.", "qas": [
+        {"followup": "y", "yesno": "x", "question": question, "id": f"C_1_q#{n}", "answers": [{"text": answer}],
+         "orig_answer": {"text": answer, "answer_start": 0}}
+        for n, (question, answer) in enumerate([("Who?", "Ann"), ("Why?", "CANNOTANSWER")])]}]}]}  # fmt: skip
+    for indent in (None, 1):
+        assert read(tmp_path / "x.json", logs, indent=indent) == [
+            (f"{name}#1", (), ("taxi",), ("where to?",), (0,)) for name in logs
+        ]
+        assert read(tmp_path / "x.json", squad, indent=indent) == [
+            ("q1", (), ("Where?",), ("France.",), (0,)), ("q2", (), ("Who?",), ("France.",), ()),
+        ]  # fmt: skip
+        assert read(tmp_path / "x.json", coqa, indent=indent) == [
+            ("c1#1", ("A cat.",), ("What?",), ("a cat",), (0,)),
+            ("c1#3", ("A cat.",), ("What?", "a cat", "Sure?"), ("yes",), (0,)),
+        ]
+        assert read(tmp_path / "x.json", quac, indent=indent) == [("C_1#1", ("Ann.",), ("Who?",), ("Ann",), (0,))]
+    (tmp_path / "x.json").write_text("{\n" + json.dumps(logs)[1:-1], "utf-8")
+    with pytest.raises(DataError, match=r"x\.json:2: not JSON"):
+        read_examples(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("row", "context", "candidates", "relevant"),
+    [
+        ({"instruction": "Translate.", "input": "oui", "output": "yes"}, ("Translate.\noui",), ("yes",), (0,)),
+        ({"instruction": "Hi", "output": "yes", "history": [["a", "b"]]}, ("a", "b", "Hi"), ("yes",), (0,)),
+        ({"instruction": "Hi", "input": "", "chosen": "yes", "rejected": "no"}, ("Hi",), ("yes", "no"), (0,)),
+        ({"instruction": "When?", "context": "In 1999.", "response": "1999"}, ("When?\nIn 1999.",), ("1999",), (0,)),
+        ({"prompt": "Hi", "completion": "yes"}, ("Hi",), ("yes",), (0,)),
+        ({"prompt": [SYSTEM, user("Hi")], "completion": [assistant("yes")]}, ("Hi",), ("yes",), (0,)),
+        ({"prompt": "Hi", "chosen": [user("Hi"), assistant("yes")], "rejected": [user("Hi"), assistant("no")]},
+         ("Hi",), ("yes", "no"), (0,)),
+        ({"chosen": [user("Hi"), assistant("yes")], "rejected": [user("Hi"), assistant("no")], "score_chosen": 9.0},
+         ("Hi",), ("yes", "no"), (0,)),
+        ({"conversations": said(("human", "Hi")), "chosen": {"from": "gpt", "value": "yes"},
+          "rejected": {"from": "gpt", "value": "no"}}, ("Hi",), ("yes", "no"), (0,)),
+        ({"input": {"messages": [SYSTEM, user("Hi")], "tools": []}, "preferred_output": [assistant("yes")],
+          "non_preferred_output": [assistant("no")]}, ("Hi",), ("yes", "no"), (0,)),
+        ({"query": "Hi", "positive": ["yes", "oui"], "negative": ["no"]}, ("Hi",), ("yes", "oui", "no"), (0, 1)),
+        ({"query": "Hi", "query_id": 3, "answers": ["yes"], "passages": {"is_selected": [0, 1], "url": ["", ""],
+          "passage_text": ["no", "yes"]}}, ("Hi",), ("no", "yes"), (1,)),
+        ({"context": "yes", "question": "Hi", "answers": {"text": ["y"]}}, ("Hi",), ("yes",), (0,)),
+        ({"context": "yes", "question": "Hi", "answers": {"text": [], "answer_start": []}}, ("Hi",), ("yes",), ()),
+    ],
+)  # fmt: skip
+def test_a_row_of_a_declared_form(
+    tmp_path: Path, row: dict[str, Any], context: tuple[str], candidates: tuple[str], relevant: tuple[int]
+) -> None:
+    assert examples(tmp_path / "x.jsonl", row) == [(context, candidates, relevant)]
+
+
+def test_judgements_by_ids_are_ranked_against_a_corpus(tmp_path: Path) -> None:
+    row = {"query_id": "1", "query_text": "q", "query_image": None, "positive_document_ids": ["d1"], "source": "s"}
+    assert read(tmp_path / "x.jsonl", row) == [("1", (), ("q",), (), ())]
+    (tmp_path / "corpus.jsonl").write_text('{"docid": "d1", "title": "T", "text": "a"}\n{"docid": "d2", "text": "b"}\n')
+    task = read_task(tmp_path / "x.jsonl", pool=str(tmp_path / "corpus.jsonl"))
+    assert [(one.id, one.text) for one in task.pool or ()] == [("d1", "T a"), ("d2", "b")]
+    assert task.examples[0].relevant_ids == ("d1",)
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"messages": [user("hi"), assistant("no")], "label": False}, "KTO's conversations"),
+        ({"prompt": "hi", "completion": "no", "label": False}, "KTO's rows"),
+        ({"premise": "p", "hypothesis": "h", "label": 0}, "premises and hypotheses"),
+        ({"sentence1": "p", "sentence2": "h", "gold_label": "neutral"}, "SNLI"),
+        ({"query_id": 1, "positive_id": 2, "negative_id": 3}, "triplets of ids"),
+        ({"query_id": 1, "doc_ids": [2], "labels": [0.5]}, "lists of ids"),
+        ({"train": [{"personality": ["a"], "utterances": []}], "valid": []}, "Persona-Chat"),
+        ({"messages-so-far": [], "example-id": 1}, "DSTC7"),
+    ],
+)
+def test_other_forms_are_refused_by_name_with_what_to_do(tmp_path: Path, row: dict[str, Any], name: str) -> None:
+    with pytest.raises(
+        DataError, match=rf"x\.json:1: a row of {name}, which polyrank does not read; (use|write|keep) "
+    ):
+        examples(tmp_path / "x.json", row)
+
+
+def test_the_list_of_forms_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    formats(listed=True)
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("Alpaca", "SQuAD", "MultiWOZ", "ShareGPT", "Taskmaster", "not read", "SNLI"))

@@ -129,7 +129,6 @@ def context_of_line(line: str) -> Context:
         ValueError: the line is JSON, valid or broken, but not a context.
     """
     from polyrank.data.rows import strict_json
-    from polyrank.data.values import in_object
 
     if not line.startswith(("[", "{")):
         return Context((line,))
@@ -141,7 +140,7 @@ def context_of_line(line: str) -> Context:
         raise ValueError(f"broken JSON ({error}); write a list of turns or plain text") from error
     except RecursionError as error:
         raise ValueError("nested too deeply; write a list of turns or plain text") from error
-    return context_of_row(in_object(value, "context"))
+    return context_of_row({"context": value} if isinstance(value, list) else value)
 
 
 def context_of_row(row: dict[str, Any]) -> Context:

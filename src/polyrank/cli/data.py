@@ -23,6 +23,7 @@ def formats(
     """Convert your chats, replies, or a public corpus to the files of other commands."""
     if listed:
         from polyrank.data import IMPORTERS, published
+        from polyrank.data.forms import FORMS
 
         print("polyrank import chats: exports of help desks, mail, messengers and logs")
         print("polyrank import replies: tables and lists of replies")
@@ -33,6 +34,7 @@ def formats(
         print(f"  {CANDIDATES:<17} the pool of candidates of {CANDIDATES.partition('-')[0]}-pool")
         forms = (published.__doc__ or "").replace("``", "")
         print(f"\nsplit, train, evaluate and tune read other forms as they are:\n\n{forms}")
+        print("forms.toml:", ", ".join(f"{form['name']}{' (not read)' * ('do' in form)}" for form in FORMS))
 
 
 @add_command(
@@ -98,13 +100,7 @@ def replies(
     import_app, "corpus", "dstc7 test.json -o test.jsonl --answers answers.tsv", "ubuntu-v2 train.csv -o train.jsonl"
 )
 def corpus(
-    format_: Annotated[
-        str,
-        Argument(
-            metavar="FORMAT",
-            help="The name of a format, see polyrank import --list.",
-        ),
-    ],
+    format_: Annotated[str, Argument(metavar="FORMAT", help="The name of a format, see polyrank import --list.")],
     source: Annotated[Path, Argument(help="The file to read.")],
     output: JsonLines,
     answers: Annotated[

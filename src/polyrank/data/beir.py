@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.rows import OnBad, csv_rows, json_rows, raise_bad, row_error
+from polyrank.data.pool import numbered_candidates, read_pool
+from polyrank.data.rows import OnBad, csv_rows, raise_bad, row_error
 from polyrank.data.values import Row
 from polyrank.errors import DataError
 from polyrank.records import Candidate
@@ -47,7 +48,7 @@ def judged_queries(judgements: Path, on_bad: OnBad = raise_bad) -> Iterator[tupl
             on_bad(row_error(judgements, line, error))
     judged = {document for _, grades in right.values() for document in grades}
     text_of = {candidate.id: candidate.text for candidate in corpus_of(judgements) if candidate.id in judged}
-    queries = {_id(row): fields.text(row, "text") for _, row in json_rows(folder / QUERIES, on_bad)}
+    queries = {query.id: query.text for _, query in numbered_candidates(folder / QUERIES)}
     for name, (line, grades) in right.items():
         if name not in queries:
             on_bad(row_error(judgements, line, f"query {name!r} is not in {QUERIES}; add it, or leave the line out"))
@@ -60,9 +61,4 @@ def judged_queries(judgements: Path, on_bad: OnBad = raise_bad) -> Iterator[tupl
 
 def corpus_of(judgements: Path) -> list[Candidate]:
     """All documents of the folder, each with its title before its text."""
-    rows = json_rows(judgements.parent.parent / CORPUS)
-    return [Candidate(_id(row), f"{row.get('title') or ''} {fields.text(row, 'text')}".strip()) for _, row in rows]
-
-
-def _id(row: Row) -> str:
-    return fields.identifier(fields.field(row, "_id"), "_id")
+    return read_pool(judgements.parent.parent / CORPUS)

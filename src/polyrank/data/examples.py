@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polyrank.data import fields
-from polyrank.data.published import as_candidates, grouped
+from polyrank.data.published import as_own, grouped
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
 from polyrank.data.rows import MAX_LINE_BYTES, OnBad, check_object, row_error, rows, stem, write_rows
 from polyrank.data.values import Row, rows_of, type_name
@@ -89,7 +89,7 @@ class Reader:
         """
         if isinstance(row, Example):
             return (row,)
-        row = as_candidates(check_object(row, escaped=self.stem == MEMORY.name))
+        row = as_own(check_object(row, escaped=self.stem == MEMORY.name))
         kind = self.kind or kind_of(row)
         if self.speaker is not None and kind != "dialogues":
             raise UsageError(f"speaker {self.speaker!r} applies only to dialogues, and these are {kind}; leave it out")
@@ -191,8 +191,8 @@ def kind_of(row: Row) -> Kind:
             return kind
     required = ", ".join(f'"{name}"' for name in KIND_OF_FIELD)
     raise ValueError(
-        f"unknown kind of row: it needs one of {required} and has {', '.join(row) or 'no fields'}; convert other"
-        " tables and exports to dialogues with polyrank import chats"
+        f"unknown kind of row: it needs one of {required} and has {', '.join(row) or 'no fields'}; polyrank"
+        " import --list names the forms that are read, and polyrank import chats converts tables and exports"
     )
 
 

@@ -1,4 +1,4 @@
-"""Read a file that is one JSON list of objects, one object at a time.
+"""Read a file that is one JSON value: a list of objects, one at a time, or one object.
 
 This module does not know what the objects mean.
 """
@@ -16,16 +16,24 @@ from polyrank.errors import DataError
 _blanks = re.compile(r"[ \t\r\n]*")
 
 
-def is_list(path: Path) -> bool:
-    """Whether the first sign of a file begins a list; False for a pipe, or if its reader reports that it is damaged."""
+def is_one_value(path: Path) -> bool:
+    """Whether a file is a list, or, if it is named ``.json``, an object that does not end with the first line.
+
+    False for a pipe, or if the file's reader reports that it is damaged.
+    """
+    start = b""
     if path.is_file():
         with suppress(DataError, OSError, EOFError), open_file(path) as stream:
-            return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
-    return False
+            start = stream.read(2**20).lstrip(b"\xef\xbb\xbf \t\r\n")
+    line, end, _ = start.partition(b"\n")
+    is_cut = not line.rstrip().endswith(b"}") if end else len(line) > 2**19
+    return start[:1] == b"[" or (path.name.removesuffix(".gz").endswith(".json") and start[:1] == b"{" and is_cut)
 
 
 def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Row]]:
     """Each object of the list with the line that it starts on; only the text of the file is in memory as a whole.
+
+    A file that is one object is a list of one.
 
     Args:
         path: the file; gzip if named ``.gz``.
@@ -47,6 +55,8 @@ def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Ro
     at, line = skip(0), 1
     line += text.count("\n", 0, at)
     mark = text[at : at + 1]
+    if mark == "{":
+        text, mark = f"{text[:at]}[{text[at:]}]", "["
     if mark not in ("", "["):
         raise broken(at, "not a JSON list of examples; is this the right format?")
     while mark in ("[", ","):

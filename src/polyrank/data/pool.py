@@ -190,5 +190,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Candidate]]:
 
 
 def _candidate(row: Row) -> Candidate:
+    if name := next((name for name in ("_id", "docid") if name in row and "id" not in row), None):  # of a BEIR corpus
+        title, rest = row.get("title"), {key: value for key, value in row.items() if key not in (name, "title")}
+        row = rest | {"id": row[name], "text": f"{title or ''} {fields.text(row, 'text')}".strip()}
     text = fields.text(row, "text")
     return Candidate(fields.optional_id(row, text_id(text)), text, fields.metadata(row, without=("id", "text")))

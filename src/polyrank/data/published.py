@@ -1,11 +1,14 @@
-"""Training data in the forms of other libraries, read as candidate lists.
+"""Training data in the forms of other libraries, read as candidate lists or dialogues.
 
     lists       {"query", "pos": [texts], "neg": [texts]}: FlagEmbedding, Tevatron, DPR, sentence-transformers' triplets
     labelled    {"query", "docs": [texts], "labels": [0 or 1]}, or one document and one label in each row
     pairs       {"query", "answer"}, also as Python literals (AmazonQA)
     judgements  a folder of corpus.jsonl, queries.jsonl and qrels/NAME.tsv (BEIR), or one such file
+    messages    {"messages": [...]} of OpenAI, ShareGPT, MultiWOZ, SGD, Taskmaster, Wizard of Wikipedia, UltraChat:
+                dialogues, in which each turn of the assistant is a reply
 
-A text may be an object with ``title`` and ``text``, which are joined by a blank, as BEIR's readers do.
+Forms of ``forms.toml`` are read too, also as one JSON object per file. A text may be an object with ``title`` and
+``text``, which are joined by a blank, as BEIR's readers do.
 """
 
 import re
@@ -13,20 +16,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from polyrank.data import fields
+from polyrank.data.forms import WORDS, as_dialogue, opened, renamed, texts_of_messages
 from polyrank.data.rows import OnBad
 from polyrank.data.values import Row, type_name
 
-QUERIES = ("context", "anchor", "query", "question", "sentence1", "text1", "sentence_A", "prompt")
-RIGHT = ("pos", "positive", "positives", "positive_passages", "positive_ctxs", "chosen")
-REJECTED = ("hard_negatives", "rejected", "rejected_response")
-WRONG = ("neg", "negative", "negatives", "negative_passages", "hard_negative_ctxs", "negative_ctxs", *REJECTED)
 NUMBERED = re.compile(r"(?:negative|neg)_(\d+)")
-DOCUMENTS = ("docs", "documents", "passages")
-DOCUMENT = ("response", "passage", "document", "doc", "answer", "text", "sentence2", "text2", "sentence_B")
-ANSWERS = ("answer", "response")
+OWN_FIELDS = ("candidates", "relevant_ids", "turns")
 OWN = ("context", "response")
-LABELS = ("labels", "label", "relevance", "score")
 MARKS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False, "-1": False, "-1.0": False}
+
+
+def as_own(row: Row) -> Row:
+    """A row of another library's form as a dialogue, a pair or a list; any other row unchanged.
+
+    Raises:
+        ValueError: a text or a label is bad, or polyrank does not read the form.
+    """
+    made = as_candidates(row)
+    return as_dialogue(made) if "turns" in made or not ({*OWN_FIELDS, "response"} & made.keys()) else made
 
 
 def as_candidates(row: Row) -> Row:
@@ -36,7 +43,7 @@ def as_candidates(row: Row) -> Row:
         row: with a query under one of its usual names, which becomes the ``context``.
 
     Raises:
-        ValueError: a text or a label is bad.
+        ValueError: a text or a label is bad, or polyrank does not read the form.
 
     >>> as_candidates({"query": "open?", "pos": ["yes"], "neg": ["no", "hi"], "pos_scores": [0.9]})
     {'context': 'open?', 'candidates': ['yes', 'no', 'hi'], 'relevant': [0]}
@@ -45,24 +52,27 @@ def as_candidates(row: Row) -> Row:
     >>> as_candidates({"question": "open?", "answer": "yes"})
     {'context': 'open?', 'response': 'yes'}
     """
-    query = _first(row, QUERIES)
+    row = row if _is_of_this_library(row) else renamed(row)
+    query = _first(row, "queries")
+    if query is None and (chosen := texts_of_messages(row.get("chosen"))):  # with its prompt, as rejected ones are
+        query, row = "query", row | {"query": chosen[:-1]}
     if query is None or _is_of_this_library(row):
         return row
     own = {name: row[name] for name in ("id", "background") if name in row} | {"context": row[query]}
-    labels = _first(row, LABELS)
-    if right := _first(row, RIGHT):
+    labels = _first(row, "labels")
+    if right := _first(row, "right"):
         numbered = {int(match[1]): name for name in row if (match := NUMBERED.fullmatch(name))}
-        wrong = [name for name in WRONG if name in row] + [numbered[number] for number in sorted(numbered)]
+        wrong = [name for name in WORDS["wrong"] if name in row] + [numbered[number] for number in sorted(numbered)]
         texts, others = _texts(row, right), [text for name in wrong for text in _texts(row, name)]
         return own | {"candidates": [*texts, *others], "relevant": [*range(len(texts))]}
-    if labels and (documents := _first(row, DOCUMENTS)):
+    if labels and (documents := _first(row, "documents")):
         texts, marks = _texts(row, documents), fields.checked(row[labels], list, labels, "a list of labels")
         if len(texts) != len(marks):
             raise ValueError(f'field "{labels}" has {len(marks)} labels for {len(texts)} texts; give one for each')
         return own | {"candidates": texts, "relevant": [i for i, mark in enumerate(marks) if _is_right(mark)]}
-    if query != "context" and (answer := _first(row, ANSWERS)) and not labels:
-        rejected = _first(row, ("negatives", *REJECTED))
-        return own | {"response": row[answer]} | ({"negatives": row[rejected]} if rejected else {})
+    if query != "context" and (answer := _first(row, "answers")) and not labels:
+        rejected = _first(row, "rejected")
+        return own | {"response": _last(row[answer])} | ({"negatives": row[rejected]} if rejected else {})
     return row
 
 
@@ -83,7 +93,7 @@ def grouped(numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]) -> Callable[
     def joined(on_bad: OnBad) -> Iterator[tuple[int, Any]]:
         kept: list[tuple[int, Row]] = []
         topics = False
-        for line, row in numbered(on_bad):
+        for line, row in each_row(numbered(on_bad)):
             names = _labelled(row)
             if names is not None and names[:2] == OWN and str(row[names[2]]).strip().casefold() not in MARKS:
                 topics = True
@@ -96,6 +106,15 @@ def grouped(numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]) -> Callable[
         yield from _lists(kept)
 
     return joined
+
+
+def each_row(numbered: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Rows, also those in objects, with their lines; several rows of a line have numbers that increase."""
+    last = -1
+    for line, row in numbered:
+        for one in opened(row) if isinstance(row, dict) else (row,):
+            last = max(line, last + 1)
+            yield last, one
 
 
 def _lists(rows: Iterable[tuple[int, Row]]) -> Iterable[tuple[int, Row]]:
@@ -115,9 +134,9 @@ def _lists(rows: Iterable[tuple[int, Row]]) -> Iterable[tuple[int, Row]]:
 
 def _labelled(row: object) -> tuple[str, str, str] | None:
     """The fields of query, document and label, if a row holds one of each."""
-    if not isinstance(row, Mapping) or _is_of_this_library(row) or _first(row, RIGHT) or _first(row, DOCUMENTS):
+    if not isinstance(row, Mapping) or _is_of_this_library(row) or _first(row, "right") or _first(row, "documents"):
         return None
-    match [_first(row, names) for names in (QUERIES, DOCUMENT, LABELS)]:
+    match [_first(row, names) for names in ("queries", "document", "labels")]:
         case ["context", "response", str(label)] if label != "label":  # such as the score of a Reddit comment
             return None
         case [str(query), str(document), str(label)]:
@@ -126,11 +145,11 @@ def _labelled(row: object) -> tuple[str, str, str] | None:
 
 
 def _is_of_this_library(row: Mapping[str, Any]) -> bool:
-    return any(name in row for name in ("candidates", "relevant_ids", "turns"))
+    return any(name in row for name in OWN_FIELDS)
 
 
-def _first(row: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    return next((name for name in names if row.get(name) not in (None, "")), None)
+def _first(row: Mapping[str, Any], kind: str) -> str | None:
+    return next((name for name in WORDS[kind] if row.get(name) not in (None, "")), None)
 
 
 def _is_right(label: object) -> bool:
@@ -147,10 +166,16 @@ def _is_right(label: object) -> bool:
 
 def _texts(row: Row, name: str) -> list[str]:
     """One text or several, each a string or an object with ``text``; none of an empty cell."""
-    value = row[name]
+    value = _last(row[name])
     if value in (None, ""):
         return []
     return [_text(item, name) for item in (value if isinstance(value, list) else [value])]
+
+
+def _last(value: Any) -> Any:
+    """The text of the last of several messages; any other value unchanged."""
+    said = texts_of_messages(value)
+    return said[-1] if said else value
 
 
 def _text(item: object, name: str) -> str:

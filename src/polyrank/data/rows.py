@@ -379,16 +379,19 @@ def _parquet_values(batch: Any) -> list[Row | None]:
 
 
 def rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX_LINE_BYTES) -> Numbered:
-    """Rows of a file with their line numbers: ``.csv``, ``.tsv``, ``.parquet``, or else JSON; or of a BEIR folder."""
+    """Rows of a file with their line numbers: ``.csv``, ``.tsv``, ``.parquet``, or else JSON; or of a BEIR folder.
+
+    JSON is one object per line, one list of objects, or one object, whose lists may hold the rows.
+    """
     from polyrank.data.beir import judged_queries, judgements_of  # these read JSON and CSV by this module
-    from polyrank.data.json_list import is_list, listed_rows
+    from polyrank.data.json_list import is_one_value, listed_rows
 
     if judgements := judgements_of(path):
         return judged_queries(judgements, on_bad)
     form = data_file(path).form
     if form == "parquet":
         return parquet_rows(path, on_bad)
-    if form == "json" and is_list(path):
+    if form == "json" and is_one_value(path):
         return listed_rows(path, on_bad)
     read = csv_rows if form == "csv" else json_rows
     return read(path, on_bad, max_line_bytes=max_line_bytes)

@@ -4,9 +4,11 @@ Counting the customer's turns as right answers would measure another task.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from polyrank.data.published import as_own, each_row
 from polyrank.data.rows import rows
 from polyrank.data.values import Row, object_of, objects_in
 from polyrank.errors import DataError, UsageError
@@ -45,7 +47,10 @@ def _objects(source: Path | str | Iterable[Any]) -> Iterator[Row]:
         if Path(source).is_fifo():
             raise DataError(f"{source}: is a pipe, which can be read only once; save it as a file")
         source = (row for _, row in rows(Path(source), on_bad=lambda error: None))
-    return filter(None, map(object_of, source))
+    for _, row in each_row(enumerate(source)):
+        with suppress(ValueError):
+            if made := as_own(object_of(row)):
+                yield made
 
 
 def choose_speaker(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from polyrank.data import fields
 from polyrank.data.candidate_lists import Responses, default_length
 from polyrank.data.examples import Reader, read_with, write_examples
-from polyrank.data.published import grouped
+from polyrank.data.published import as_own, grouped
 from polyrank.data.read_report import ReadReport
 from polyrank.data.rows import rows, stem, write_rows
 from polyrank.data.same_words import same_words
@@ -223,7 +223,7 @@ class _Conversations:
                 f"{self.path} holds ids of right answers in a pool, but lists are drawn from texts; give pairs or"
                 " dialogues"
             )
-        time = _time(row) if self.timed else None
+        time, row = _time(row) if self.timed else None, as_own(row)
         name = fields.optional_id(row, f"{stem(self.path)}:{line}")
         key = name if kind == "dialogues" else self._key(row, name, examples)
         conversation = self.conversations.setdefault(key, Conversation(key))

@@ -54,11 +54,6 @@ def items_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def in_object(value: Any, name: str) -> Any:
-    """An object with the value as its only field if it is a JSON list, else the value itself."""
-    return {name: value} if isinstance(value, list) else value
-
-
 # the method of each library that returns rows as dictionaries, with its arguments
 TABLES: dict[str, dict[str, Any]] = {"iter_rows": {"named": True}, "to_pylist": {}, "to_dict": {"orient": "records"}}
 

@@ -4,25 +4,22 @@
 ``templates`` puts slots into texts and fills them from a context. Nothing here knows files or models.
 """
 
-from polyrank.slots.data import KINDS, NUMBER, SEVERAL, Found, data_in, normalized
-from polyrank.slots.people import parts_of, people_in
-from polyrank.slots.templates import GAPS_FIELD, SLOT, fill, masked, sent_template, slots_in, template, values_of
-
-__all__ = [
-    "GAPS_FIELD",
-    "KINDS",
-    "NUMBER",
-    "SEVERAL",
-    "SLOT",
-    "Found",
-    "data_in",
-    "fill",
-    "masked",
-    "normalized",
-    "parts_of",
-    "people_in",
-    "sent_template",
-    "slots_in",
-    "template",
-    "values_of",
-]
+from polyrank.slots.data import (
+    KINDS as KINDS,
+    NUMBER as NUMBER,
+    SEVERAL as SEVERAL,
+    Found as Found,
+    data_in as data_in,
+    normalized as normalized,
+)
+from polyrank.slots.people import parts_of as parts_of, people_in as people_in
+from polyrank.slots.templates import (
+    GAPS_FIELD as GAPS_FIELD,
+    SLOT as SLOT,
+    fill as fill,
+    masked as masked,
+    sent_template as sent_template,
+    slots_in as slots_in,
+    template as template,
+    values_of as values_of,
+)

@@ -7,9 +7,9 @@ from itertools import groupby, takewhile
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.json_list import whole_text
+from polyrank.data.json_list import listed_rows
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import OnBad, numbered_lines, parse_object, row_error, rows, stem
+from polyrank.data.rows import OnBad, numbered_lines, rows, stem
 from polyrank.data.values import Row
 from polyrank.records import Example
 
@@ -183,20 +183,14 @@ def personachat(source: Path, *, part: str = "train") -> Source:
         part: "train" or "valid".
     """
 
-    def dialogues(on_bad: OnBad) -> Iterator[tuple[int, Row]]:
-        text = whole_text(source)
-        try:
-            return enumerate(fields.objects(parse_object(text), part) if text.strip() else [])
-        except ValueError as error:
-            raise row_error(source, 1, error) from error
+    def examples(line: int, whole: Row) -> Iterable[Example]:
+        for number, row in enumerate(fields.objects(whole, part)):
+            persona = fields.optional_texts(row, "personality")
+            for place, utterance in enumerate(fields.objects(row, "utterances")):
+                turns, candidates = fields.texts(utterance, "history"), fields.texts(utterance, "candidates")
+                yield Example(turns, candidates, (len(candidates) - 1,), f"{number}#{place}", persona)
 
-    def examples(number: int, row: Row) -> Iterable[Example]:
-        persona = fields.optional_texts(row, "personality")
-        for place, utterance in enumerate(fields.objects(row, "utterances")):
-            turns, candidates = fields.texts(utterance, "history"), fields.texts(utterance, "candidates")
-            yield Example(turns, candidates, (len(candidates) - 1,), f"{number}#{place}", persona)
-
-    return parsed(source, dialogues, examples)
+    return parsed(source, partial(listed_rows, source), examples)
 
 
 def dailydialog(source: Path) -> Source:

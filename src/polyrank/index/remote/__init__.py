@@ -1,18 +1,10 @@
 """A remote index: candidates and vectors on a server. No torch."""
 
-from polyrank.index.remote.address import Address, read_address
-from polyrank.index.remote.collections import drop_collection, find_collection, list_collections
-from polyrank.index.remote.reader import RemoteIndex, remote_problems
-from polyrank.index.remote.writer import RemoteWriter, write_remote
-
-__all__ = [
-    "Address",
-    "RemoteIndex",
-    "RemoteWriter",
-    "drop_collection",
-    "find_collection",
-    "list_collections",
-    "read_address",
-    "remote_problems",
-    "write_remote",
-]
+from polyrank.index.remote.address import Address as Address, read_address as read_address
+from polyrank.index.remote.collections import (
+    drop_collection as drop_collection,
+    find_collection as find_collection,
+    list_collections as list_collections,
+)
+from polyrank.index.remote.reader import RemoteIndex as RemoteIndex, remote_problems as remote_problems
+from polyrank.index.remote.writer import RemoteWriter as RemoteWriter, write_remote as write_remote
