@@ -133,7 +133,7 @@ def test_trainings_run_at_the_same_time(tmp_path: Path) -> None:
 
     def train_elsewhere(recipe: dict[str, Any], **options: Any) -> list[RunResult]:
         if not recipe["output"].endswith("-pace"):
-            both.wait()  # fails unless the other is asked for before this one has ended
+            both.wait()  # fails unless the other begins before this one has ended
             trained.append(recipe["model"]["kind"])
         with one:  # threads of a process share its random numbers
             return polyrank.train(recipe, **options)

@@ -280,7 +280,7 @@ class FitRun:
         return self._opened(str(trained.model.resolve()))
 
     def _judged(self, planned: Planned, trained: Callable[[], Scorer]) -> list[Line]:
-        """The ranker with a model beside the ranker before."""
+        """The ranker with a model, compared with the ranker before."""
         model = trained()
         if not planned.is_kept:
             metrics = self._metrics(self._tuned({planned.name: model}, WITHOUT_TRAINING))
