@@ -121,10 +121,10 @@ def a_sixth() -> str:
         _responses("short/"),
         """A likely reason for the Cross-encoder's result is that MiniLM was trained to compare means of outputs, and a
         Cross-encoder must learn to compare from scratch.""",
-        f"""A model of BERT-base's size, all-mpnet-base-v2, in MiniLM's place on convai2-valid, with learning rate 5e-5:
-        untuned {share(read("base/convai2-valid/untuned"))} (MiniLM {share(read("convai2-valid/untuned"))}), a Bi-encoder
-        {share(read("base-short/convai2-valid/bi"))} (MiniLM {share(read("short/convai2-valid/bi"))}). Command: `NAME=base-short
-        BUDGET=1920 DROPOUT=0.1 MODELS="untuned bi" SETS=convai2-valid bash runs/base.sh`.""",
+        f"""A model of BERT-base's size, all-mpnet-base-v2, in MiniLM's place on convai2-valid, with learning rate
+        5e-5: untuned {share(read("base/convai2-valid/untuned"))} (MiniLM {share(read("convai2-valid/untuned"))}), a
+        Bi-encoder {share(read("base-short/convai2-valid/bi"))} (MiniLM {share(read("short/convai2-valid/bi"))}).
+        Command: `NAME=base-short BUDGET=1920 DROPOUT=0.1 MODELS="untuned bi" SETS=convai2-valid bash runs/base.sh`.""",
     )
 
 
