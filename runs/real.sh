@@ -19,6 +19,8 @@ CROSS_LIMIT=${CROSS_LIMIT:-200} # a Cross-encoder computes every pair
 SETS=${SETS:-star ubuntu-irc sgd convai2-valid}
 MODELS=${MODELS:-bm25 untuned bi poly-16 poly-64 poly-360 poly-64-first cross}
 
+settings=()
+for one in $SETTINGS; do settings+=(--set "$one"); done
 for set in $SETS; do
   test=$DATA/$set/test.jsonl.gz
   training_data "$set"
@@ -32,7 +34,7 @@ for set in $SETS; do
       *)
         [[ -e $work/result.json ]] || polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" \
           --set "model.backbone=$START" --set "data.max_train=$BUDGET" --set "train.dropout=$DROPOUT" --resume \
-          ${SETTINGS:+$(printf -- '--set %s ' $SETTINGS)} ${THREADS:+--threads "$THREADS"}
+          "${settings[@]}" ${THREADS:+--threads "$THREADS"}
         scorer=runs/work/$place/$model/model
         ;;
     esac
