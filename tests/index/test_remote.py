@@ -346,30 +346,27 @@ def test_ids_texts_and_metadata_survive_unchanged(make: Make) -> None:
             index.candidate("nobody")
 
 
-@pytest.mark.parametrize(
-    ("candidates", "vectors", "problem"),
-    [
-        ([Candidate("a", "x"), Candidate("a", "y")], np.ones((2, 8)), "candidate 2: candidate 1 has the same id 'a'"),
-        ([Candidate("a", " ")], np.ones((1, 8)), "its text is empty"),
-        ([Candidate("a", "x", {"n": float("nan")})], np.ones((1, 8)), "cannot be written as JSON"),
-        ([Candidate("a", "\ud800")], np.ones((1, 8)), "cannot be written as JSON"),
-        ([Candidate("a", "x")], np.ones((1, 7)), "has 7 numbers, this index needs 8"),
-        ([Candidate("a", "x")], np.zeros((1, 8)), "its vector is zero"),
-        ([Candidate("a", "x")], np.full((1, 8), np.inf), "NaN or infinity"),
-        ([Candidate("a", "x")], np.ones((2, 8)), "pass one vector per candidate"),
-    ],
-    ids=["doubled", "empty", "nan", "surrogate", "dimension", "zero", "infinite", "number"],
-)
-def test_an_unstorable_candidate_is_refused_before_any_write(
-    make: Make, candidates: list[Candidate], vectors: np.ndarray, problem: str
-) -> None:
+UNSTORABLE = [
+    ([Candidate("a", "x"), Candidate("a", "y")], np.ones((2, 8)), "candidate 2: candidate 1 has the same id 'a'"),
+    ([Candidate("a", " ")], np.ones((1, 8)), "its text is empty"),
+    ([Candidate("a", "x", {"n": float("nan")})], np.ones((1, 8)), "cannot be written as JSON"),
+    ([Candidate("a", "\ud800")], np.ones((1, 8)), "cannot be written as JSON"),
+    ([Candidate("a", "x")], np.ones((1, 7)), "has 7 numbers, this index needs 8"),
+    ([Candidate("a", "x")], np.zeros((1, 8)), "its vector is zero"),
+    ([Candidate("a", "x")], np.full((1, 8), np.inf), "NaN or infinity"),
+    ([Candidate("a", "x")], np.ones((2, 8)), "pass one vector per candidate"),
+]
+
+
+def test_an_unstorable_candidate_is_refused_before_any_write(make: Make) -> None:
     path = make(pool_of(3), vectors_of(pool_of(3)))
     good = Candidate("good", "a good one")
     with open_writer(path) as writer:
-        with pytest.raises(DataError, match=problem):
-            writer.add([good, *candidates], np.concatenate([np.ones((1, vectors.shape[1])), vectors]))
-        assert len(writer) == 3
-        assert not writer.find(["good", "a"])
+        for candidates, vectors, problem in UNSTORABLE:
+            with pytest.raises(DataError, match=problem):
+                writer.add([good, *candidates], np.concatenate([np.ones((1, vectors.shape[1])), vectors]))
+            assert len(writer) == 3
+            assert not writer.find(["good", "a"])
 
 
 def test_another_encoder_is_refused(make: Make) -> None:
@@ -605,6 +602,7 @@ def test_an_approximate_search_sends_one_request() -> None:
     assert len(result.rows) == 10
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("ann", "kind"), [("hnsw", "HNSW"), ("sq8", "IVF_SQ8")])
 def test_a_compressed_or_graph_index_lists_what_is_then_scored(
     milvus: Milvus, tmp_path: Path, ann: str, kind: str
@@ -660,6 +658,7 @@ def test_a_search_asks_once_for_the_state_once_for_lists_and_once_for_rows(milvu
 # -- building and replacing --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_an_index_is_replaced_atomically(address: Address, tmp_path: Path) -> None:
     path, encoder = tmp_path / "ix", Hashed()
     assert build_index(path, encoder, ["one", "two", "two words"], name="m", remote=str(address)) == 3
@@ -685,6 +684,7 @@ def test_an_index_is_replaced_atomically(address: Address, tmp_path: Path) -> No
         assert sum(name.startswith(mine) for name in index.server.names()) == 1
 
 
+@pytest.mark.deep
 def test_an_index_has_the_longest_name_that_the_server_accepts(address: Address, tmp_path: Path) -> None:
     address = replace(address, collection="a" * address.longest)
     if address.uri.startswith("qdrant+file"):  # names of files end earlier
@@ -769,20 +769,19 @@ def test_a_changed_row_is_refused(address: Address, tmp_path: Path) -> None:
         assert verify_index(tmp_path / "ix") == []
 
 
-@pytest.mark.parametrize("what", ["text", "metadata", "facts"])
-def test_values_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: str) -> None:
+def test_values_too_long_for_the_server(milvus: Milvus, tmp_path: Path) -> None:
     pool = pool_of(1)
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f", model="m")
     long = {
-        "text": Candidate("long", "ü" * 33_000),
-        "metadata": Candidate("long", "x", {"a": "ü" * 33_000}),
-        "facts": Candidate("long", "x", {"a": list(range(3000))}),
-    }[what]
-    limits = {"text": "text has 66,000 bytes", "metadata": "metadata have 66,009 bytes", "facts": "to filter by"}
+        "text has 66,000 bytes": Candidate("long", "ü" * 33_000),
+        "metadata have 66,009 bytes": Candidate("long", "x", {"a": "ü" * 33_000}),
+        "to filter by": Candidate("long", "x", {"a": list(range(3000))}),
+    }
     with RemoteWriter(tmp_path / "ix") as writer:
-        with pytest.raises(DataError, match=limits[what]):
-            writer.add([Candidate("short", "x"), long], np.ones((2, 8), np.float32))
-        assert len(writer) == 1
+        for problem, candidate in long.items():
+            with pytest.raises(DataError, match=problem):
+                writer.add([Candidate("short", "x"), candidate], np.ones((2, 8), np.float32))
+            assert len(writer) == 1
         writer.compact()
         assert len(writer) == 1
         with pytest.raises(UsageError, match="polyrank index list --json"):
