@@ -302,6 +302,7 @@ def test_a_training_on_a_device_equals_the_cpus(
     assert (waits["cuda", 5] - waits["cuda", 2]) / 3 <= WAITS.get(name, 2)
 
 
+@pytest.mark.deep
 def test_a_training_without_padding_equals_the_cpus(
     uneven_task: dict[str, Path],
     tiny_backbone: Path,
