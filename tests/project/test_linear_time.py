@@ -1,5 +1,6 @@
 """Functions that read a user's text take time that grows with the text, also for texts made to be slow."""
 
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -170,10 +171,13 @@ COSTLY = {"respond", "explain", "rank", "import", "chat log", "transcript", "she
 
 def seconds(function: Callable[[str], Any], text: str) -> float:
     """The processor time of a call, which may refuse the text."""
+    gc.disable()  # its time depends on all objects of the process
     started = time.thread_time()
     with suppress(PolyrankError, ChatsError, ValueError):
         function(text)
-    return time.thread_time() - started
+    took = time.thread_time() - started
+    gc.enable()
+    return took
 
 
 @pytest.mark.deep
