@@ -168,10 +168,11 @@ def summary(figures: Mapping[str, Any]) -> Section:
     """The result in a few sentences, and its figures next to those of BM25."""
     test, threshold = figures["test"], figures["threshold"]
     ranker, bm25 = test["ranker"], test["BM25"]
+    number = " to ".join(map(str, n)) if isinstance(n := ranker["n_candidates"], list) else n
     first, other = (percent(figure_of(one, "R@1")).replace(" ", "% ", 1) for one in (ranker, bm25))
     text = [
         f"The ranker puts the reply that was given first in {first} of {ranker['n_examples']:,} test contexts, each"
-        f" with {ranker['n_candidates']} candidates; BM25, a search by words, in {other}. No choice used the test.",
+        f" with {number} candidates; BM25, a search by words, in {other}. No choice used the test.",
         f"No threshold was set: {threshold.get('problem')}.",
         f"An answer takes {figures['chosen']['milliseconds']:.1f} ms on this machine. Its score is a weighted sum of:",
         "\n".join(_parts(figures["terms"])),
