@@ -8,8 +8,7 @@ from typing import Any
 from polyrank_chats.errors import DataError
 from polyrank_chats.values import Row
 
-Rows = list[tuple[int, Row]]
-"""Rows with their numbers, or with the lines that they start on."""
+Rows = list[tuple[int, Row]]  # with their numbers, or the lines that they start on
 
 
 class Reason(StrEnum):

@@ -568,8 +568,10 @@ def test_the_first_message_of_a_table_without_a_header_is_read(write: Write, fir
 @pytest.mark.parametrize("header", ["id;who;text", "1;2;3", ";0;1"])
 def test_a_header_is_no_message(write: Write, header: str) -> None:
     rows = [f"{7 + n // 2};{('customer', 'agent')[n % 2]};{text}" for n, text in enumerate(SAID)]
-    found = turns_of(import_chats(write("x.csv", "\n".join([header, *rows]))))
-    assert next(turn for talk in found for turn in talk) == f"customer: {SAID[0]}"
+    chats = import_chats(write("x.csv", "\n".join([header, *rows])))
+    found = turns_of(chats)
+    assert chats.report.n_messages == len(SAID)
+    assert [turn.partition(": ")[2] for talk in found for turn in talk] == SAID
 
 
 def test_imessages_have_times_and_names_above_them(write: Write) -> None:
@@ -581,6 +583,11 @@ def test_imessages_have_times_and_names_above_them(write: Write) -> None:
     found = import_chats(write("x.txt", "\n".join(at.format(*row) for row in rows)), gap=24)
     assert [turn["text"] for turn in found.dialogues[0]["turns"]] == ["can I?", "yes,\nyou can"]
     assert began(found) == ["2024-01-02T10:09:00"]
+
+
+def test_a_day_that_no_month_has_is_no_imessage(write: Write) -> None:
+    with pytest.raises(DataError, match="text of an unknown form"):
+        import_chats(write("x.txt", "Jan 99, 2024 10:00:00 AM\nMe\nyes\n" * 3))
 
 
 def test_a_text_with_a_few_commas_is_no_table(write: Write) -> None:

@@ -323,6 +323,22 @@ def test_a_row_of_a_declared_form(
     assert examples(tmp_path / "x.jsonl", row) == [(context, candidates, relevant)]
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"context": "c", "qas": [{"orig_answer": {"text": "a"}}]}, "0 questions and 1 answers"),
+        ({"context": "c", "qas": [{"question": "q", "orig_answer": {"text": "a"}}, {"question": "r"}]},
+         "2 questions and 1 answers"),
+        ({"context": "c", "orig_answers": {"texts": ["a", "b"]}, "questions": ["q"]}, "1 questions and 2 answers"),
+        ({"story": "s", "answers": [{"input_text": "a"}]}, "0 questions and 1 answers"),
+        ({"story": "s", "questions": [], "answers": [{"input_text": "a"}]}, "0 questions and 1 answers"),
+    ],
+)  # fmt: skip
+def test_questions_that_do_not_match_the_answers_are_refused(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=rf"x\.jsonl:1: {said}; give each question one answer"):
+        examples(tmp_path / "x.jsonl", row)
+
+
 def test_judgements_by_ids_are_ranked_against_a_corpus(tmp_path: Path) -> None:
     row = {"query_id": "1", "query_text": "q", "query_image": None, "positive_document_ids": ["d1"], "source": "s"}
     assert read(tmp_path / "x.jsonl", row) == [("1", (), ("q",), (), ())]

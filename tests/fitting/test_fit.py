@@ -228,6 +228,8 @@ def test_an_earlier_fit_and_other_files_stay(tmp_path: Path) -> None:
             polyrank.fit(SAMPLE, tmp_path, overwrite=overwrite)
     with pytest.raises(UsageError, match="0 minutes"):
         polyrank.fit(SAMPLE, tmp_path / "new", minutes=0)
+    with pytest.raises(UsageError, match="0 trainings at once; give numbers above 0"):
+        polyrank.fit(SAMPLE, tmp_path / "new", at_once=0)
     with pytest.raises(UsageError, match=r"none\.jsonl does not exist"):
         polyrank.fit(tmp_path / "none.jsonl", tmp_path / "new")
     assert (tmp_path / "thesis.txt").read_text("utf-8") == "years"

@@ -6,6 +6,7 @@ dates, or times of day below headings of days.
 
 import re
 import unicodedata
+from contextlib import suppress
 from datetime import datetime
 
 from polyrank_chats.errors import DataError
@@ -58,12 +59,13 @@ def chat_log(file: File) -> Messages | None:
 
 
 def _in_one_line(found: re.Match[str]) -> str:
-    sent = datetime.strptime(" ".join(found["time"].split()), "%b %d, %Y %I:%M:%S %p")
-    return f"{sent:%Y-%m-%dT%H:%M:%S} [{found['name']}] "
+    with suppress(ValueError):  # such as the 99th
+        sent = datetime.strptime(" ".join(found["time"].split()), "%b %d, %Y %I:%M:%S %p")
+        return f"{sent:%Y-%m-%dT%H:%M:%S} [{found['name']}] "
+    return found[0]
 
 
-Entry = tuple[int, str, str, list[str]]
-"""The line of a message, its time, the rest of the line, and the lines below it."""
+Entry = tuple[int, str, str, list[str]]  # the line of a message, its time, the rest of the line, the lines below it
 
 
 def _messages(file: File, lines: list[str], form: re.Pattern[str]) -> Messages:

@@ -15,8 +15,8 @@ from polyrank.data.values import Row, items_of, object_of, objects_in
 _declared = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
 FORMS: list[dict[str, Any]] = _declared.pop("form")
 _NOT_SAID = re.compile("|".join(_declared.pop("not_said")), re.DOTALL)
+# usual names of fields by what they hold, and of speakers
 WORDS: dict[str, list[str]] = {name: words.split() for name, words in _declared.items()}
-"""Usual names of fields by what they hold, and of speakers."""
 
 
 def opened(row: Row) -> Iterator[Row]:
@@ -59,7 +59,10 @@ def renamed(row: Row) -> Row:
     for name, paths in form["fields"].items():
         made[name] = _context([_at(row, path) for path in paths]) if isinstance(paths, list) else _at(row, paths)
     if "exchanges" in form:
-        made["turns"] = list(_turns([*zip(*(_at(row, path) for path in form["exchanges"]), strict=True)]))
+        asked, answered = ([*filter(None, items_of(_at(row, path)))] for path in form["exchanges"])
+        if not len(asked) == len(answered) > 0:
+            raise ValueError(f"{len(asked)} questions and {len(answered)} answers; give each question one answer")
+        made["turns"] = list(_turns([*zip(asked, answered, strict=True)]))
     if "if" in form:
         answers = _at(row, form["if"])
         is_right = any(answers.values()) if isinstance(answers, dict) else bool(answers)

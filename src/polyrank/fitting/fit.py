@@ -47,8 +47,7 @@ from polyrank.tuning.threshold import choose_threshold
 
 LOCK = "fit.lock"
 OWN_FILES = (FITTED, "ranker", "data", "chats.jsonl", "replies.jsonl", "runs", "scores", "steps", "report.*", LOCK)
-MAX_TESTS = 3000
-"""Test lists: more hardly narrow the intervals."""
+MAX_TESTS = 3000  # more lists hardly narrow the intervals
 WITHOUT_TRAINING = [kind for kind in term_kinds() if kind != "encoder"]
 
 
@@ -116,8 +115,8 @@ def fit(
         LockedError: another process fits there.
     """
     folder, catalogue = Path(output), None if replies is None else Path(replies)
-    if not (minutes > 0 and (ms is None or ms > 0)):
-        raise UsageError(f"{minutes:g} minutes and {ms} ms; give numbers above 0")
+    if not (minutes > 0 and (ms is None or ms > 0) and at_once > 0):
+        raise UsageError(f"{minutes:g} minutes, {ms} ms, {at_once} trainings at once; give numbers above 0")
     if not resume:
         if not overwrite and (folder / "steps").is_dir():
             raise UsageError(f"{folder} holds a fit; pass `resume=True` to continue it, or `overwrite=True`")

@@ -22,8 +22,7 @@ MAX_PASS = 60_000
 MAX_VALID = 300
 """Lists that choose the best step of a training; ``tune`` uses all."""
 N_TIMED = 6
-FEWEST_STEPS = 60
-"""A training of fewer updates is not worth its place in the ranker."""
+FEWEST_STEPS = 60  # a training of fewer updates is not worth its place in the ranker
 
 LATE: dict[str, Any] = {
     "model": {"kind": "late"},

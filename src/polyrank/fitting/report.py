@@ -191,7 +191,7 @@ def _parts(terms: Sequence[Mapping[str, Any]]) -> list[str]:
     names: dict[str, list[str]] = {}
     for row in (row for row in terms if row["weights"]):
         names.setdefault(row["kind"], []).append(row["name"])
-    meanings = {kind: (term_kind(kind).__doc__ or "").partition(":")[0].lower() for kind in names}
+    meanings = {kind: re.split("[:\n]", term_kind(kind).__doc__ or "", maxsplit=1)[0].lower() for kind in names}
     return [f"- **{', '.join(these)}**: {meanings[kind]}" for kind, these in names.items()]
 
 
