@@ -565,9 +565,10 @@ def test_the_first_message_of_a_table_without_a_header_is_read(write: Write, fir
     assert found == ([said[:2], said[2:]] if "talk" in first else [said])
 
 
-@pytest.mark.parametrize("header", ["id;who;text", "1;2;3", ";0;1"])
+@pytest.mark.parametrize("header", ["id;who;text", "1;2;3", ";0;1", "#1;who;text"])
 def test_a_header_is_no_message(write: Write, header: str) -> None:
-    rows = [f"{7 + n // 2};{('customer', 'agent')[n % 2]};{text}" for n, text in enumerate(SAID)]
+    mark = "t" if "#" in header else ""  # a number above words
+    rows = [f"{mark}{7 + n // 2};{('customer', 'agent')[n % 2]};{text}" for n, text in enumerate(SAID)]
     chats = import_chats(write("x.csv", "\n".join([header, *rows])))
     found = turns_of(chats)
     assert chats.report.n_messages == len(SAID)

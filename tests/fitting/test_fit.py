@@ -5,6 +5,7 @@ import html
 import json
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from polyrank.config.names import SAMPLE
 from polyrank.errors import DataError, UsageError
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
 from polyrank.fitting.recipes import planned_trainings
-from polyrank.fitting.report import Line, Section, answers_of
+from polyrank.fitting.report import Line, Section, answers_of, parts_of
 from polyrank.index import is_index
 from polyrank.scorers.lexical import corpus_of
 from processes import run
@@ -85,8 +86,21 @@ def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     assert first[:2] == ["BM25", "reply frequency"]
     assert {"shipped:convert", "counts", "words"} <= set(first)
     assert not any((support / "runs").glob("*"))
-    parts = (support / "report.md").read_text("utf-8").partition("a weighted sum of:")[2].partition("| measure")[0]
+    text = (support / "report.md").read_text("utf-8")
+    assert re.search(r"6 test contexts, each with \d to 8 candidates", text)
+    parts = text.partition("a weighted sum of:")[2].partition("| measure")[0]
     assert parts.strip() == "- **shipped:convert**: how similar an encoder finds context and reply"
+
+
+def test_parts_of_a_kind_share_their_meaning() -> None:
+    kinds = {"a": "encoder", "words": "words", "b": "encoder", "c": "encoder"}
+    rows = [
+        {"kind": kind, "name": name, "weights": {"score": 1.0} if name != "c" else {}} for name, kind in kinds.items()
+    ]
+    assert parts_of(rows) == [
+        "- **a, b**: how similar an encoder finds context and reply",
+        "- **words**: words that a reply shares with the context",
+    ]
 
 
 @pytest.mark.deep
@@ -197,8 +211,12 @@ def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
 
 
 @pytest.mark.deep
-def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(stopped: tuple[Path, Fitted]) -> None:
+def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(
+    stopped: tuple[Path, Fitted], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, fitted = stopped
+    this_module = sys.modules["polyrank.fitting.fit"]  # its name in the package is the function's
+    monkeypatch.setattr(this_module, "make_clock", lambda on_processor: lambda: 0.0)  # this call takes no time
     steps = folder / "support" / "steps"
     before = {file.name: file.stat().st_mtime_ns for file in steps.iterdir()}
     again = polyrank.fit(folder / "data", folder / "support", minutes=0.001, resume=True)
@@ -206,6 +224,8 @@ def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(stopped: tuple[
     assert again.report["lines"] == fitted.report["lines"]
     assert {file.name: file.stat().st_mtime_ns for file in steps.iterdir() if file.name in before} == before
     assert set(again.report["untried"]) == set(fitted.report["untried"])
+    earlier = sum(json.loads((steps / name).read_text("utf-8"))["seconds"] for name in before)
+    assert again.report["settings"]["used"] == pytest.approx(earlier / 60)
 
 
 def test_a_request_to_end_finishes_nothing(stopped: tuple[Path, Fitted]) -> None:
@@ -258,7 +278,8 @@ def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:
         rows = [[one["id"], turn["speaker"], turn["text"]] for one in said for turn in one["turns"]]
         csv.writer(file).writerows([["ticket", "sender", "message"], *rows])
     data = read(tmp_path / "export.csv", tmp_path)
-    assert data.facts()["conversations"]["train"] >= 20
+    ids = {json.loads(row)["id"] for row in (tmp_path / "data" / "train.jsonl").read_text("utf-8").splitlines()}
+    assert data.facts()["conversations"]["train"] == len(ids) < len(data.pairs)
     assert data.facts()["languages"]["en"] > 0.8
     alone = [{"id": f"p{n}", "context": [f"where is {n}"], "response": f"it is at place {n}"} for n in range(40)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in alone), "utf-8")

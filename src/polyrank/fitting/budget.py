@@ -27,23 +27,23 @@ class Budget:
 
     Args:
         minutes: of the whole fit.
-        spent: of earlier calls.
+        spent: returns those of earlier calls.
         reserved: what the end of the fit takes: the test, the index and the report.
         clock: its seconds so far.
 
-    >>> Budget(30.0, spent=12.0, reserved=1.0, clock=lambda: 60.0).left  # 30 - 12 - 1.2 - 1
+    >>> Budget(30.0, spent=lambda: 12.0, reserved=1.0, clock=lambda: 60.0).left  # 30 - 12 - 1.2 - 1
     15.8
     """
 
     minutes: float
-    spent: float = 0.0
+    spent: Callable[[], float] = lambda: 0.0
     reserved: float = 0.0
     clock: Callable[[], float] = field(default_factory=lambda: make_clock(on_processor=True))
 
     @property
     def used(self) -> float:
         """The minutes so far."""
-        return self.spent + self.clock() / 60
+        return self.spent() + self.clock() / 60
 
     @property
     def left(self) -> float:

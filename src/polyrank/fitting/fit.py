@@ -176,6 +176,7 @@ class FitRun:
     def read(self, source: Path, replies: Path | None) -> None:
         """Import, split and read the data."""
         self.journal = Journal(self.folder / "steps", self.budget.clock)
+        self.budget.spent = lambda: self.journal.seconds / 60
         read = [*part_files(source).values()] or (sorted(source.rglob("*")) if source.is_dir() else [source])
         inputs = {str(path): sha256_file(path) for path in [*read, *filter(None, [replies])] if path.is_file()}
 
@@ -212,7 +213,7 @@ class FitRun:
 
         before = {label: model.fingerprint for label, model in self.models.items()}
         stored = self.journal.recall(name, {**self.settings, **settings, "models": before}, result)
-        self.budget.spent, self.tuned_in = self.journal.seconds / 60, stored["tuned_in"]
+        self.tuned_in = stored["tuned_in"]
         for label, model in stored["models"].items():
             if label not in self.models:
                 self.models[label] = self._opened(resolved_name(model, self.folder))
@@ -373,7 +374,6 @@ class FitRun:
         test = self.journal.recall("test", settings, lambda: self._tested(ranker))
         ranked = zip(self.data.lists, tuning.held_out.reciprocal_rank.tolist(), strict=True)
         last = [list_ for list_, reciprocal in ranked if reciprocal < 1.1 / len(list_.candidates)][:20]
-        self.budget.spent = self.journal.seconds / 60
         minutes = {"minutes": self.budget.minutes, "used": self.budget.used}
         stated = {"data": source, **minutes, "ms": self.ms, "precision": precision}
         used = [row["name"] for row in tuning.rows if row["weights"] and row["kind"] in ("encoder", "cross")]

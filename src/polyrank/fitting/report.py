@@ -175,7 +175,7 @@ def summary(figures: Mapping[str, Any]) -> Section:
         f" with {number} candidates; BM25, a search by words, in {other}. No choice used the test.",
         f"No threshold was set: {threshold.get('problem')}.",
         f"An answer takes {figures['chosen']['milliseconds']:.1f} ms on this machine. Its score is a weighted sum of:",
-        "\n".join(_parts(figures["terms"])),
+        "\n".join(parts_of(figures["terms"])),
     ]
     if chosen := threshold.get("chosen"):
         text[1] = (
@@ -186,7 +186,7 @@ def summary(figures: Mapping[str, Any]) -> Section:
     return Section("Result", text, ["measure, %", "ranker", "BM25"], rows)
 
 
-def _parts(terms: Sequence[Mapping[str, Any]]) -> list[str]:
+def parts_of(terms: Sequence[Mapping[str, Any]]) -> list[str]:
     """The terms of a ranker, those of a kind together, with what the kind means."""
     names: dict[str, list[str]] = {}
     for row in (row for row in terms if row["weights"]):
