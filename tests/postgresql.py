@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -51,8 +52,8 @@ class Postgresql:
         return cls(port, process, folder)
 
     def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.send_signal(signal.SIGINT)  # frees the shared memory; a kill leaves it
+        self.process.wait(60)
         shutil.rmtree(self.folder)
 
     def address(self) -> Address:

@@ -21,6 +21,7 @@ from polyrank.devices.memory import keep_freed_memory
 from polyrank_ray.cluster import check_arguments, connected, current_node_id, n_gpus, working_in
 
 ENDING_S = 30.0  # for workers to notice that a training has ended
+_running: list[tuple[Any, threading.Event]] = []  # the mailboxes of trainings, and whether they have ended
 NODE = "ray.io/node-id"  # runs the mailbox on the node of this process, without which nothing reads its messages
 
 
@@ -66,11 +67,14 @@ def train(
             arguments = (task, workers, cpus, gpus, max_failures, own)
             fitting = threading.Thread(target=_fit, args=arguments, daemon=True)
             fitting.start()  # in a thread: in the main thread Ray would handle the signals that polyrank handles
+            _running.append(training := (mailbox, threading.Event()))
             try:
                 return _listen(mailbox, report, notify)
             finally:
                 ray.kill(mailbox)  # without the mailbox, the workers stop
                 fitting.join(ENDING_S)  # Ray ends a process in which a thread calls it after the connection's end
+                _running.remove(training)
+                training[1].set()
 
 
 @contextmanager
@@ -86,7 +90,13 @@ def trainer(address: str) -> Iterator[dict[str, Any]]:
     with connected(address):
         there = ray.cluster_resources()
         n_trainings = min(2, int(there.get("GPU", there.get("CPU", 1))))
-        yield {"train": partial(train, address=address), "at_once": max(1, n_trainings)}
+        try:
+            yield {"train": partial(train, address=address), "at_once": max(1, n_trainings)}
+        finally:
+            # those of other threads, after Ctrl-C: a call after the connection's end would start Ray again
+            for mailbox, ended in [*_running]:
+                ray.kill(mailbox)
+                ended.wait(2 * ENDING_S)
 
 
 def _listen(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from polyrank.cli.training import TrainingDisplay
 from polyrank.fitting.budget import Budget
 from polyrank.fitting.data import FitData, part_files, repeated_share
 from polyrank.fitting.journal import Journal
@@ -50,13 +51,13 @@ def test_a_journal_computes_again_only_what_changed_and_adds_up_the_time_of_the_
 
 def test_minutes_are_counted_once_and_the_end_has_a_margin() -> None:
     now = [0.0]
-    budget = Budget(30.0, spent=4.0, clock=lambda: now[0])
+    budget = Budget(30.0, spent=lambda: 4.0, clock=lambda: now[0])
     assert budget.left == 26.0
     now[0] = 120.0
     assert budget.left == 24.0
     budget.reserved = 10.0
     assert budget.left == 12.0
-    budget.spent = 20.0
+    budget.spent = lambda: 20.0
     assert budget.left == -4.0
 
 
@@ -142,3 +143,22 @@ def test_the_commands_make_the_ranker_of_all_its_models(tmp_path: Path) -> None:
             "polyrank evaluate best test.jsonl",
             f"polyrank index build best {tmp_path}/replies.jsonl -o my-index",
         ]
+
+
+def test_trainings_at_the_same_time_show_their_own_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    def record(step: int, loss: float, n: int, seconds: float) -> dict[str, Any]:
+        return {"step": step, "n_steps": 100, "loss": loss, "n_examples": n, "seconds": seconds}
+
+    with TrainingDisplay() as display:
+        display.report("Bi-encoder", record(50, 2.0, 500, 1.0))
+        display.report("Bi-encoder", {"step": 50, "valid": {"loss": 1.5, "R@1": 0.25}})
+        display.report(1, record(50, 3.0, 100, 10.0))
+        display.report("Bi-encoder", record(100, 1.0, 1000, 2.0))
+        display.report("Bi-encoder", record(100, 1.0, 100, 1.0))  # began again
+    assert capsys.readouterr().err.splitlines() == [
+        "Bi-encoder step 50/100: loss 2.000; 500 examples/s",
+        "Bi-encoder step 50: valid loss 1.500 R@1 0.250",
+        "seed 1 step 50/100: loss 3.000; 10 examples/s",
+        "Bi-encoder step 100/100: loss 1.000; valid loss 1.500 R@1 0.250; 500 examples/s",
+        "Bi-encoder step 100/100: loss 1.000; valid loss 1.500 R@1 0.250; 100 examples/s",
+    ]

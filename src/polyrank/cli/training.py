@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,14 +46,8 @@ def train(
     use_processor(threads, trains=True)
     plan = load_recipe(recipe, changes or ())
     with TrainingDisplay() as display:
-        results = run(
-            plan,
-            resume=resume,
-            overwrite=overwrite,
-            device=device,
-            report=display.report,
-            notify=notify,
-        )
+        report = display.report
+        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=report, notify=notify)
     show_results(plan.data, results, json_)
 
 
@@ -78,12 +73,12 @@ def pretrain(
     use_processor(threads, trains=True)
     plan = load_pretrain_recipe(recipe, changes or ())
     with TrainingDisplay() as display:
-        report = partial(display.report, None)
+        report = partial(display.report, "")
         result = run(plan, resume=resume, overwrite=overwrite, device=device, report=report, notify=notify)
     if json_:
         print(json.dumps({"model": str(result.model), **dataclasses.asdict(result.fit)}))
-        return
-    _notify_fit(result.model, result.fit)
+    else:
+        _notify_fit(result.model, result.fit)
 
 
 def check_resume(resume: bool, overwrite: bool) -> None:
@@ -147,7 +142,7 @@ def _show_spread(network: str, best: list[dict[str, float]]) -> None:
 
 
 class TrainingDisplay(ProgressDisplay):
-    """A progress bar per seed with losses, speed and the last validation; plain lines if stderr is not a terminal."""
+    """A progress bar per run with losses, speed and the last validation; plain lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -156,36 +151,37 @@ class TrainingDisplay(ProgressDisplay):
         super().__init__(
             texts[0], BarColumn(), MofNCompleteColumn(), texts[1], TimeElapsedColumn(), TimeRemainingColumn()
         )
-        self.tasks: dict[int | None, Any] = {}
-        self.valid: dict[str, str] = {}  # by network; the key is empty for a single network
-        self.losses: dict[str, str] = {}  # by network or objective
-        self.first: dict[int | None, tuple[int, float]] = {}  # by seed; a resumed run may have begun on another machine
+        self.tasks: dict[int | str, Any] = {}
+        # the losses and validations of each run, by network or objective; the key is empty for a single network
+        self.texts: dict[int | str, dict[tuple[str, str], str]] = defaultdict(dict)
+        self.first: dict[int | str, tuple[int, float]] = {}  # a resumed run may have begun on another machine
 
-    def report(self, seed: int | None, record: dict[str, Any]) -> None:
-        """Show one record of metrics.jsonl; a pre-training has no seed."""
-        network, step, name = record.get("network", ""), record["step"], "" if seed is None else f"seed {seed} "
+    def report(self, run: int | str, record: dict[str, Any]) -> None:
+        """Show one record of metrics.jsonl of a run: a seed, or the name of a training among others, or nothing."""
+        network, name = record.get("network", ""), f"seed {run}" if isinstance(run, int) else run
+        step = f"{name} step {record['step']}".lstrip()
         if "valid" in record:
             r1 = f" R@1 {record['valid']['R@1']:.3f}" if "R@1" in record["valid"] else ""
-            self.valid[network] = f"{network} valid {'; '.join(_losses('', record['valid']).values())}{r1}".lstrip()
+            losses = "; ".join(_losses("", record["valid"]).values())
+            self.texts[run]["valid", network] = f"{network} valid {losses}{r1}".lstrip()
             if not console().is_terminal:
-                notify(f"{name}step {step}: {self.valid[network]}")
+                notify(f"{step}: {self.texts[run]['valid', network]}")
             return
-        if seed not in self.tasks:
-            self.tasks[seed] = self.progress.add_task(name, total=record["n_steps"], text="")
-        self.losses |= _losses(network, record)
-        text = f"{'; '.join([*self.losses.values(), *self.valid.values()])}; {self._speed(seed, record)}"
-        self.progress.update(self.tasks[seed], completed=step, text=text)
+        if run not in self.tasks:
+            self.tasks[run] = self.progress.add_task(name, total=record["n_steps"], text="")
+        self.texts[run] |= {("loss", name): text for name, text in _losses(network, record).items()}
+        text = "; ".join([*dict(sorted(self.texts[run].items())).values(), self._speed(run, record)])
+        self.progress.update(self.tasks[run], completed=record["step"], text=text)
         # the re-ranker's record of the same step follows the retriever's
-        if network != "retriever" and self.line_is_due(step % 50 == 0):
-            notify(f"{name}step {step}/{record['n_steps']}: {text}")
+        if network != "retriever" and self.line_is_due(record["step"] % 50 == 0):
+            notify(f"{step}/{record['n_steps']}: {text}")
 
-    def _speed(self, seed: int | None, record: dict[str, Any]) -> str:
+    def _speed(self, run: int | str, record: dict[str, Any]) -> str:
         """Examples or tokens per second since the first report, or for that one, since the beginning of the run."""
         unit = "examples" if "n_examples" in record else "tokens"
         n, seconds = record[f"n_{unit}"], record["seconds"]
-        n_before, before = self.first.setdefault(seed, (n, seconds))
-        if n == n_before:
-            n_before, before = 0, 0.0
+        first = self.first.setdefault(run, (n, seconds))
+        n_before, before = first if first[0] < n else (0, 0.0)
         return f"{(n - n_before) / max(seconds - before, 1e-9):,.0f} {unit}/s"
 
 

@@ -80,7 +80,7 @@ def fit(
     at_once: int = 1,
     show: Callable[[Line], None] = lambda line: None,
     progress: Progress = lambda _, batches: batches,
-    report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
+    report: Callable[[str, dict[str, Any]], None] = lambda name, record: None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Fitted:
     """The best ranker of a user's data that these minutes reach, its index, and a report.
@@ -106,7 +106,7 @@ def fit(
         at_once: trainings that ``train``, called in threads, computes at the same time.
         show: called with each line.
         progress: see ``polyrank.tune``.
-        report: called with the seed and each record of a training.
+        report: called with the name of a training, as in ``lines``, and each of its records.
         notify: called with messages for the user.
 
     Raises:
@@ -276,7 +276,8 @@ class FitRun:
 
     def _trained(self, planned: Planned, n_steps: int) -> Scorer:
         recipe = planned.recipe(self.data, self.folder / "runs" / f"{planned.folder}-{n_steps}", max_steps=n_steps)
-        (trained, *_) = self.train(recipe, resume=True, device=self.device, report=self.report)
+        show = partial(self.report, planned.name)
+        (trained, *_) = self.train(recipe, resume=True, device=self.device, report=lambda seed, record: show(record))
         return self._opened(str(trained.model.resolve()))
 
     def _judged(self, planned: Planned, trained: Callable[[], Scorer]) -> list[Line]:
