@@ -7,7 +7,9 @@
     python runs/serving/load.py slow        # a thousand clients that send half a request
     python runs/serving/load.py sigterms    # SIGTERM under load
     python runs/serving/load.py kills       # SIGKILL of the worker process under load, then of the server
+    python runs/serving/load.py restarts    # SIGKILL of the server under changes, again and again
     python runs/serving/load.py mixed       # usual, costly and broken requests, and how long others wait meanwhile
+    python runs/serving/load.py fuzz        # the same, most of them broken
     python runs/serving/load.py schemathesis
 
 Client and server share the machine's cores. Exits with 1 if a request or a candidate is lost, or an answer is wrong.
@@ -30,6 +32,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +438,56 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
+async def restarts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Kill the server repeatedly while candidates are added to one index, and start it again."""
+    import polyrank
+
+    n, draw, path = options.n or 300, random.Random(options.seed), index_of(options, folder)
+    statuses: Counter[str] = Counter()
+    acknowledged, left = list[str](), 0
+    for number in range(n):
+        async with started(options, path, folder) as running:
+            client, workers = Client(running.address), running.workers
+
+            async def add(name: str, number: int = number, running: Running = running, client: Client = client) -> None:
+                for i in itertools.count():
+                    one = {"id": f"{number}.{name}{i}", "text": f"reply {number} {name} {i}"}
+                    request = post("/v1/candidates", json.dumps({"candidates": [one]}).encode(), running.key)
+                    answer = await client.send(request)
+                    statuses[f"add {answer.status}"] += 1
+                    if answer.status != 200:
+                        return
+                    acknowledged.append(one["id"])
+
+            adding = [asyncio.ensure_future(add(name)) for name in "wxyz"]
+            await asyncio.sleep(draw.uniform(0.05, 1.0))
+            running.process.kill()
+            await asyncio.gather(*adding)
+            for _ in range(200):  # the worker notices that its server is gone
+                if not any(Path(f"/proc/{pid}").exists() for pid in workers):
+                    break
+                await asyncio.sleep(0.05)
+            left += any(Path(f"/proc/{pid}").exists() for pid in workers)
+        if number % 10 == 9:
+            print(f"{number + 1} of {n}: {dict(statuses)}", file=sys.stderr, flush=True)
+    verified = subprocess.run([sys.executable, "-m", "polyrank", "index", "verify", str(path)], capture_output=True)
+    with polyrank.open(path) as pipeline:
+        ids = {candidate.id for _, candidate in pipeline.index.iter_candidates()}
+    missing = [one for one in acknowledged if one not in ids]
+    violations = ["an acknowledged candidate was lost"] * bool(missing)
+    violations += ["the index is damaged"] * bool(verified.returncode)
+    violations += ["a worker outlived its server"] * bool(left)
+    violations += ["an addition was refused"] * any(status not in ("add 200", "add 0") for status in statuses)
+    return {
+        "model": options.model,
+        "kills": n,
+        "statuses": dict(statuses),
+        "acknowledged": len(acknowledged),
+        "acknowledged_and_lost": len(missing),
+        "violations": violations,
+    }
+
+
 ROUTES = {
     "/v1/respond": "context", "/v1/explain": "text", "/v1/score": "candidates", "/v1/rerank": "documents",
     "/v1/embeddings": "input", "/embed": "inputs", "/v1/candidates": "candidates", "/v1/feedback": "shown",
@@ -496,8 +549,10 @@ def waited(running: Running) -> float:
     return sum(int(file.read_text().split()[1]) for file in files if file.exists()) / 1e9
 
 
-async def mixed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Of 100 requests, 79 are usual, 20 broken and one is costly; another client sends small requests meanwhile."""
+async def mixed(
+    options: argparse.Namespace, folder: Path, shares: tuple[int, int, int] = (79, 20, 1)
+) -> dict[str, Any]:
+    """Requests of which these shares are usual, broken and costly; another client sends small requests meanwhile."""
     import polyrank
 
     n, draw, path = options.n or 100_000, random.Random(options.seed), index_of(options, folder)
@@ -509,7 +564,7 @@ async def mixed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
         async def ask() -> None:
             for number in numbers:
-                kind = draw.choices([*MIXED], [79, 20, 1])[0]
+                kind = draw.choices([*MIXED], shares)[0]
                 where, body = MIXED[kind](draw, number)
                 data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
                 label = f"{kind} {where}"
@@ -646,7 +701,9 @@ PARTS = {
     "slow": slow,
     "sigterms": sigterms,
     "kills": kills,
+    "restarts": restarts,
     "mixed": mixed,
+    "fuzz": partial(mixed, shares=(9, 90, 1)),
     "schemathesis": schemathesis,
 }
 

@@ -89,7 +89,9 @@ def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     text = (support / "report.md").read_text("utf-8")
     assert re.search(r"6 test contexts, each with \d to 8 candidates", text)
     parts = text.partition("a weighted sum of:")[2].partition("| measure")[0]
-    assert parts.strip() == "- **shipped:convert**: how similar an encoder finds context and reply"
+    (kept,) = (line["step"] for line in fitted.report["lines"] if line["kept"])
+    assert parts.strip() == f"- **{kept}**: how similar an encoder finds context and reply"
+    assert "R@1:" in text and "R@5:" not in text  # of three candidates
 
 
 def test_parts_of_a_kind_share_their_meaning() -> None:

@@ -106,3 +106,12 @@ def test_a_standard_error_is_of_the_sums_of_dialogues() -> None:
     assert alone == pytest.approx(values.std() / np.sqrt(200))
     twice = np.repeat(values, 2)  # copies in one dialogue add nothing
     assert standard_error(twice, np.repeat(np.arange(200), 2)) == pytest.approx(alone)
+
+
+def test_single_terms_are_compared_on_the_lists_of_two_dialogues() -> None:
+    chosen = []
+    for seed in range(50):
+        features, right = drawn(seed, 6, [0.0, 3.0])
+        selection = Selection(features, right, np.arange(6) % 2, blocks(2))
+        chosen.append(max((0, 1), key=lambda term: selection.log_likelihood([term])))
+    assert sum(chosen) >= 49

@@ -100,8 +100,7 @@ class Section:
 
     def html(self) -> str:
         """As a part of a page; HTML in texts is escaped."""
-        text: str = MarkdownIt("js-default").render(self.markdown())
-        return text
+        return str(MarkdownIt("js-default").render(self.markdown()))
 
 
 def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
@@ -117,9 +116,8 @@ def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
     text = "\n\n".join([f"# {title}", *(section.markdown() for section in sections)])
     first, *others = (section.html() for section in sections)
     body = "\n".join([first, _plot(figures, folder / "report.svg"), *others])
-    page = Template(Path(__file__).with_suffix(".html").read_text("utf-8")).substitute(
-        title=html.escape(title), body=body
-    )
+    template = Template(Path(__file__).with_suffix(".html").read_text("utf-8"))
+    page = template.substitute(title=html.escape(title), body=body)
     values = json.dumps(figures, ensure_ascii=False, indent=1, sort_keys=True)
     for ending, content in (("html", page), ("md", f"{text}\n"), ("json", values)):
         write_file(folder / f"report.{ending}", content.encode())
@@ -182,7 +180,8 @@ def summary(figures: Mapping[str, Any]) -> Section:
             f"With its threshold it answers {100 * chosen['coverage']:.0f}% of validation contexts, searched in all"
             f" replies of the lists, and {100 * chosen['precision']:.0f}% of these answers are right."
         )
-    rows = [[text, *(percent(figure_of(one, name)) for one in (ranker, bm25))] for name, text in MEASURES.items()]
+    shown = [name for name in MEASURES if name in ranker["metrics"]]
+    rows = [[MEASURES[name], *(percent(figure_of(one, name)) for one in (ranker, bm25))] for name in shown]
     return Section("Result", text, ["measure, %", "ranker", "BM25"], rows)
 
 
@@ -259,18 +258,19 @@ def commands_of(
 
 
 def _plot(figures: Mapping[str, Any], path: Path) -> str:
-    """R@1 against milliseconds, as SVG; a sentence if matplotlib is not installed."""
+    """R@1 against milliseconds, with labels where no faster step is as good, as SVG; a sentence without matplotlib."""
     if find_spec("matplotlib") is None:
         return "<p>Install polyrank[plots] for a plot of R@1 against milliseconds.</p>"
     axes = (figure := new_figure(7, 3.6)).subplots()
-    for line in [figures["chosen"], *figures["lines"]]:
-        if line["milliseconds"] and line["metrics"]:
-            point = (line["milliseconds"], 100 * line["metrics"]["R@1"]["mean"])
-            if line is figures["chosen"]:
-                axes.plot(*point, "*", markersize=18, color="#D55E00", label="chosen")
-                continue
-            axes.plot(*point, "o", color="#0072B2")
-            axes.annotate(line["step"], point, xytext=(5, 3), textcoords="offset points", fontsize="small")
+    lines = [line for line in [figures["chosen"], *figures["lines"]] if line["milliseconds"] and line["metrics"]]
+    chosen, *others = ((line["milliseconds"], 100 * line["metrics"]["R@1"]["mean"], line["step"]) for line in lines)
+    axes.plot(*chosen[:2], "*", markersize=18, color="#D55E00", label="chosen")
+    best = 0.0
+    for ms, r1, step in sorted(others):
+        axes.plot(ms, r1, "o", color="#0072B2")
+        if r1 > best:  # labels of all would cover each other
+            axes.annotate(step, (ms, r1), xytext=(0, 7), textcoords="offset points", ha="center", fontsize="small")
+        best = max(best, r1)
     axes.set(xlabel="milliseconds per answer", ylabel="R@1 of validation, %")
     axes.margins(0.25)
     axes.set_xlim(left=0)

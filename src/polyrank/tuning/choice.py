@@ -91,7 +91,7 @@ class Choice:
                 f"no model answers in {self.ms:g} ms: {fastest.name}, the fastest, takes {self.durations[fastest]:.1f};"
                 " permit more"
             )
-        best = max(fit, key=lambda term: float(self.held_out([term]).log_likelihood.mean()))
+        best = max(fit, key=lambda term: self.selection.log_likelihood(self._numbers([term])))
         self.alone, self.first = (best, self.held_out([best])) if alone is None else (alone.alone, alone.first)
         self.order = [self.terms[0] if self.fixed else best]
         self.steps = [self.held_out(self.order)]

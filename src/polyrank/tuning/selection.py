@@ -108,6 +108,14 @@ class Selection:
         values = dict(zip(columns, self.fit(chosen) / self.design.deviations[columns], strict=True))
         return {b: tuple(float(values[column]) for column in self.blocks[b].columns) for b in sorted(chosen)}
 
+    def log_likelihood(self, chosen: Sequence[int]) -> float:
+        """The mean log-likelihood of the right candidates, with weights from the same lists.
+
+        It compares single terms, of one weight each, also on the lists of two dialogues, of which one is too few to
+        give the other a weight.
+        """
+        return float(self.design.some(None, self._columns(chosen)).log_likelihood(self.fit(chosen)).mean())
+
     def held_out(self, chosen: Sequence[int]) -> HeldOut:
         """The figures of a choice; see HeldOut."""
         key = tuple(sorted(chosen))
