@@ -13,7 +13,7 @@ import polyrank
 from polyrank.config.recipe import recipe_from_dict
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index, write_index
-from polyrank.records import Candidate, Example
+from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
 
 POOL = [Candidate("a", "my <wifi>", {"lang": "en"}), Candidate("b", "the bill")]
@@ -123,3 +123,20 @@ def test_replies_come_from_a_file_a_list_or_a_table(tmp_path: Path) -> None:
     texts = [candidate.text for candidate in want]
     assert polyrank.read_pool(texts) == polyrank.read_pool(pandas.DataFrame({"text": texts})) == want
     assert polyrank.build_index(tmp_path / "i", "shipped:convert", str(tmp_path / "r.txt")) == 2
+
+
+def test_an_answer_shows_all_its_replies_and_their_stages() -> None:
+    ranked = tuple(
+        Ranked(f"r{number}", f"reply {number}", 1.0 - number, {"id": "other", "tag": number}, stages=stages)
+        for number, stages in enumerate([{"retrieval": 0.5}, {"rerank": 0.25}, {"retrieval": 0.5, "rerank": 0.125}])
+    )
+    answer = polyrank.Answer(ranked, 0.5, abstained=False)
+    assert (answer.text, polyrank.Answer(ranked, 0.5, abstained=True).text) == ("reply 0", None)
+    page = answer._repr_html_()
+    for shown in ("retrieval", "rerank", "0.125", *(reply.text for reply in ranked)):
+        assert shown in page
+    pytest.importorskip("pandas")
+    frame = answer.to_pandas()
+    assert frame["id"].tolist() == ["r0", "r1", "r2"]  # fields of metadata do not replace those of replies
+    assert frame["tag"].tolist() == [0, 1, 2]
+    assert [*frame.columns][:5] == ["id", "text", "score", "retrieval", "rerank"]

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -174,3 +175,60 @@ def test_free_time_is_in_seconds() -> None:
 def test_by_default_all_instructions_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLYRANK_INSTRUCTIONS", raising=False)
     assert devices.allowed_instructions() == devices.INSTRUCTIONS[-1]
+
+
+@pytest.mark.parametrize("n_gpus", [1, 3])
+def test_each_process_has_a_gpu_of_its_own(n_gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "5", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    for number in range(5):
+        monkeypatch.setenv("LOCAL_RANK", str(number))
+        if number < n_gpus:
+            assert choose_device() == choose_device("cuda") == torch.device("cuda", number)
+        else:
+            with pytest.raises(UsageError, match=f"process {number + 1} of this machine has no GPU.* has {n_gpus}"):
+                choose_device()
+    assert chosen == [number for number in range(n_gpus) for _ in range(2)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="'cuda' is not available on this machine; use cpu"):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize("start", [(0, 1), (2, 3), (3, 3), (4, 3), ("", 2), (-1, 2)])
+def test_a_rank_is_below_the_number_of_processes(start: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    number, size = start
+    for name, value in {"RANK": str(number), "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    if number in range(size):
+        assert distributed.launched_as() == start
+    else:
+        with pytest.raises(UsageError, match=f"RANK='{number}' of WORLD_SIZE='{size}' is not a rank"):
+            distributed.launched_as()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_rank_zero_does_first_every_rank_does_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "rank", lambda: number)
+    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: calls.append("told") or (None, None))
+
+    def work() -> str:
+        calls.append("worked")
+        return "result"
+
+    assert distributed.rank_zero_first(work) == "result"
+    assert calls == (["worked", "told"] if number == 0 else ["told", "worked"])
+
+
+def test_an_unknown_precision_names_where_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_PRECISION", "fp31")
+    with pytest.raises(UsageError, match=r"POLYRANK_PRECISION='fp31' is not a precision; set it to one of .*fp32"):
+        devices.choose_dtype("auto", torch.device("cpu"))
+    monkeypatch.delenv("POLYRANK_PRECISION")
+    with pytest.raises(UsageError, match=r"^precision='fp31' is not a precision"):
+        devices.choose_dtype("fp31", torch.device("cpu"))  # type: ignore[arg-type]

@@ -13,15 +13,31 @@ from scipy import stats
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import DataError, UsageError
-from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, paired_tests, summarise, write_scores
+from polyrank.evaluation import (
+    Evaluation,
+    Record,
+    breakdown,
+    evaluate_models,
+    paired_test,
+    paired_tests,
+    read_task,
+    summarise,
+    write_scores,
+)
 from polyrank.evaluation.comparison import ModelScores, compare_models, group_by_model, read_scored
 from polyrank.evaluation.layout import latex, markdown, remarks
+from polyrank.evaluation.scores_file import read_scores_and_header
 from polyrank.loading.runs import resolve_runs
 from polyrank.ranking.metrics import Group, Placement
 from polyrank.ranking.statistics import holm, paired_t, student_p, student_t
+from polyrank.records import Example
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.training import train
 from processes import run
 from train_settings import train_config
+from word_models import WordEncoder
 
 C = 20
 
@@ -335,3 +351,47 @@ def test_scores_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     assert (done.returncode, "poly has seed 1 twice" in done.stderr) == (2, True)
     done = run("compare", f"x={tmp_path / 'a.jsonl'}", f"y={tmp_path / 'c.jsonl'}")
     assert done.returncode == 0, done.stderr
+
+
+def test_every_metric_of_every_model_is_tested_adjusted_and_shown() -> None:
+    models = [three_seeds(name, skill, first) for name, skill, first in (("a", 0.5, 1), ("b", 0.6, 4), ("c", 0.9, 7))]
+    models.append(ModelScores("d", (2, 3, 9), tuple(drawn(20 + seed, 0.7) for seed in range(3))))
+    metrics = ["R@1", "R@5", "MRR"]
+    rows = compare_models(models, metrics, by_turns=True)
+    assert [row["by_turns"] for row in rows] == [breakdown(model.evaluations) for model in models]
+    tests = [[row["against"], *row["against"]["others"]] for row in rows[1:]]
+    assert [[test["metric"] for test in each] for each in tests] == [metrics] * 3
+    for same in zip(*tests, strict=True):
+        assert [test["p_adjusted"] for test in same] == holm([test["p"] for test in same])
+    for row, model in zip(rows[1:], models[1:], strict=True):
+        common = [seed for seed in model.seeds if seed in models[0].seeds]
+        shares = [
+            [summarise(of.evaluations[of.seeds.index(seed)], n_bootstrap=1)["metrics"]["R@1"] for seed in common]
+            for of in (model, models[0])
+        ]
+        found = row["against"]["over_seeds"]
+        assert found == paired_t([x - y for x, y in zip(*shares, strict=True)])
+        (line,) = (line for line in remarks(rows) if line.startswith(f"{model.name} against a: "))
+        assert f"over {len(common)} seeds, p = {found['p']:.4f}" in line
+        assert f"R@1 {100 * found['difference']:+.1f} ± {100 * found['std']:.1f} points" in line
+        assert f"], p = {row['against']['p']:.4f}" in line
+    (spread,) = (line for line in remarks(rows) if line.startswith("c: R@1 of seed"))
+    assert re.findall(r"(\d+): ([\d.]+)", spread) == [
+        (str(one["seed"]), f"{100 * one['metrics']['R@1']:.1f}") for one in rows[2]["by_seed"]
+    ]
+
+
+def test_rows_and_scores_files_name_the_fingerprint_of_every_model(tmp_path: Path) -> None:
+    lists = [Example((f"w{n}",), (f"w{n}", "w7", "w8 w9"), (0,), f"d{n}#0") for n in range(6)]
+    encoders = [WordEncoder("first", 1), WordEncoder("second", 2)]
+    ranker = Ranker([(EncoderTerm(each), (1.0,)) for each in encoders])
+    ranker.name = "both"
+    files = [tmp_path / "a.jsonl", None, tmp_path / "b.jsonl"]
+    found = evaluate_models([encoders[0], BM25(), ranker], read_task(lists), scores=files)
+    first, second = (each.fingerprint for each in encoders)
+    assert [row["fingerprints"] for row in found.rows] == [
+        {"first": first}, {}, {"both": ranker.fingerprint, "first": first, "second": second},
+    ]  # fmt: skip
+    for file, fingerprint in ((files[0], first), (files[2], ranker.fingerprint)):
+        assert file is not None
+        assert read_scores_and_header(file)[1]["fingerprint"] == fingerprint

@@ -756,6 +756,8 @@ def test_equal_results_on_few_examples_are_not_certain() -> None:
     test = paired_test(of_ids(ids), of_ids(ids))
     assert test["interval"] == pytest.approx([-0.2775, 0.2775], abs=1e-4)  # Wilson's of 0 of 10
     assert (test["difference"], test["p"]) == (0, 1)
+    pairs = [f"{n // 2}#{n}" for n in range(20)]  # twenty examples of ten dialogues tell no more
+    assert paired_test(of_ids(pairs), of_ids(pairs))["interval"] == test["interval"]
 
 
 def test_contexts_that_are_only_a_background_have_a_class_of_their_own() -> None:

@@ -1,7 +1,9 @@
 """Suspects: examples whose labels are most likely wrong."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from polyrank import BM25, Candidate, Example, TfIdf, evaluate
 from polyrank.errors import UsageError
 from polyrank.evaluation.suspects import find_suspects, is_near_copy
+from polyrank.scorers.protocols import Scorer
 from processes import run
 
 WORDS = [f"w{n}" for n in range(40)]
@@ -47,6 +50,43 @@ def test_near_copies_of_the_answer_among_the_wrong_are_found() -> None:
     assert found["copies"]["near_copies"] == ["your code is 34", "YOUR CODE IS 12."]
     assert is_near_copy("we ship it to you on the very same day", "we ship it to you on the same day")
     assert not is_near_copy("?", "hello")
+
+
+def test_margins_of_several_models_are_means_and_a_margin_of_0_is_not_suspect() -> None:
+    lists = labelled(40)[0]
+    alone = [evaluate(scorer, lists) for scorer in (BM25(), TfIdf())]
+    of_one = [{one["id"]: one for one in find_suspects([each], lists)} for each in alone]
+    for each, suspects in zip(alone, of_one, strict=True):  # the same model several times is that model
+        assert {one["id"]: one for one in find_suspects([each, each, each], lists)} == suspects
+    n_same = 0
+    for both in find_suspects(alone, lists):
+        first, second = (suspects.get(both["id"], {"other": ""}) for suspects in of_one)
+        if first["other"] == second["other"] == both["other"]:
+            assert both["margin"] == pytest.approx((first["margin"] + second["margin"]) / 2, abs=1e-3)
+            n_same += 1
+    assert n_same > 3
+    assert find_suspects([evaluate(Constant(), lists)], lists) == []
+
+
+class Constant(Scorer):
+    """All scores are 1."""
+
+    def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Any]:
+        return [np.ones(len(texts), np.float32) for texts in candidates]
+
+
+def test_near_copies_are_those_of_the_given_answer() -> None:
+    """The model prefers another candidate, which has a near-copy too."""
+    texts = (
+        "we are open until 5 today",
+        "We are open until 6 today",
+        "pay the bill of 10 euros",
+        "pay the bill of 20 euros",
+    )
+    example = Example((texts[2],), texts, (0,), "d")
+    (found,) = find_suspects([evaluate(BM25(), [example, *labelled(20)[0]])], [example, *labelled(20)[0]])[:1]
+    assert (found["id"], found["given"], found["other"]) == ("d", texts[0], texts[2])
+    assert found["near_copies"] == [texts[1]]
 
 
 def test_a_pool_has_no_suspects() -> None:

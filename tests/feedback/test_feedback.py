@@ -37,6 +37,7 @@ from polyrank.feedback import (
     examples,
     report,
 )
+from polyrank.feedback.rates import count_taken
 from polyrank.feedback.store import SCHEMA
 from polyrank.records import Candidate, Context
 from processes import run, start
@@ -643,3 +644,32 @@ def test_the_documentation_page_works(tmp_path: Path, monkeypatch: pytest.Monkey
     assert blocks
     for block in blocks:
         exec(compile(block, "docs/feedback.md", "exec"), names)
+
+
+@pytest.mark.parametrize("action", ["taken", "edited", "refused"])
+def test_every_shown_reply_counts_whatever_its_place(action: Action) -> None:
+    """Of six replies, the texts of some are kept, of others known to the index, and of one unknown."""
+    kept, known = {"a": "text a", "e": "text e"}, {letter: f"index {letter}" for letter in "bcdf"}
+    replies = tuple(Reply(letter, text=kept.get(letter)) for letter in "abcdefg")
+    texts = kept | known
+    for place, letter in enumerate("abcdef"):
+        chosen = {
+            "taken": Outcome("r", "taken", letter),
+            "edited": Outcome("r", "edited", letter, "new words"),
+            "refused": Outcome("r", "refused", None, "new words"),
+        }[action]
+        made = examples([RequestFeedback(Shown("r", replies, CONTEXT), chosen, context_code(CONTEXT))], texts=known)
+        (example,) = made.examples
+        right = texts[letter] if action == "taken" else "new words"
+        wrong = [text for other in "abcdef" if (text := texts[other]) and (action == "refused" or other != letter)]
+        assert example.candidates == (right, *wrong), place
+        assert (example.relevant, made.n_unknown, made.left_out) == ((0,), 1, {})
+
+
+def test_counts_are_of_taken_replies() -> None:
+    outcomes = [
+        Outcome("r", "taken", "a"), Outcome("r", "taken", "b"), Outcome("r", "edited", "a", "new"),
+        Outcome("r", "taken", "a"), Outcome("r", "refused"), None,
+    ]  # fmt: skip
+    requests = [RequestFeedback(shown("r"), outcome, context_code(CONTEXT)) for outcome in outcomes]
+    assert count_taken(requests) == {"a": 2, "b": 1}

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from polyrank.cli import main
+from polyrank.cli.mining import mine as mine_command
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.train import NegativesConfig
@@ -666,3 +668,12 @@ def test_a_run_is_started_again_over_runs_of_several_seeds(
     assert [folder.parent.name for folder in (tmp_path / "run").rglob("metrics.jsonl")] == ["run"]
     with pytest.raises(ConfigError, match="repeats a seed"):
         train(replace(plan, train=replace(plan.train, seeds=(1, 1))), overwrite=True)
+
+
+def test_the_default_ranks_are_the_same_everywhere() -> None:
+    settings, recipe = HardNegatives(n_negatives=100), NegativesConfig()
+    ranked = [f"reply {number}" for number in range(200)]
+    first, last = recipe.remine_ranks
+    assert hard_candidates(ranked, [], settings) == ranked[first - 1 : last]
+    assert signature(mine_command).parameters["ranks"].default == f"{settings.first_rank}:{settings.last_rank}"
+    assert signature(mine).parameters["margin"].default == 0.0

@@ -41,6 +41,15 @@ def test_scores_that_separate_mislead_or_say_nothing_give_finite_growing_probabi
         np.testing.assert_allclose(p, 0.5, atol=1e-3)
 
 
+def test_targets_are_inside_0_and_1_by_the_numbers_of_right_and_wrong_candidates() -> None:
+    relevance = fit_relevance([[1.0, 0.0, 0.0, 0.0]] * 20, [(0,)] * 20)  # 20 right and 60 wrong ones
+    np.testing.assert_allclose(relevance.of([0.0, 1.0]), [1 / 62, 21 / 22], atol=1e-4)
+    flat = fit_relevance([[0.5, 0.5, 0.5, 0.5]] * 20, [(0,)] * 20)
+    assert flat.of(0.5) == pytest.approx(1 / 4, abs=1e-3)
+    backwards = fit_relevance([[0.0, 1.0, 1.0, 1.0]] * 20, [(0,)] * 20)
+    assert backwards.of([0.0, 1.0]).tolist() == pytest.approx([1 / 4, 1 / 4], abs=1e-3)
+
+
 def test_lists_of_one_dialogue_are_fitted_and_tested_apart() -> None:
     scores, relevant = lists_of(100)
     alone = fit_relevance(scores, relevant)

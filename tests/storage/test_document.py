@@ -143,3 +143,13 @@ def test_parts_are_checked(tmp_path: Path) -> None:
 def test_the_canonical_forms_do_not_change() -> None:
     values = {"b": [1, 2.5, "é"], "a": None, "checksum": "x"}
     assert checksum(values) == "d4e7b7ea1f785bcaf2af5af23dddc104ef2f2921a290da2912e3b2637f45da59"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.file)
+def test_a_missing_key_at_any_depth_names_the_remedy(kind: DocumentKind) -> None:
+    document = unseal(seal({"one": {"two": [{"three": 3}, {"four": 4}]}}, kind), PATH, kind)
+    inner = document["one"]
+    for values in (document, inner, *inner["two"]):
+        with pytest.raises(ArtifactError) as refused:
+            values["absent"]
+        assert str(refused.value) == f"{PATH} has no 'absent': another version wrote it; {kind.remedy}"

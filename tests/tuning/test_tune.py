@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import polyrank
 from polyrank import Example, Replies, build_index
 from polyrank.errors import DataError, UsageError
 from polyrank.index import open_index
-from polyrank.ranking.relevance import calibration_error
+from polyrank.ranking.relevance import calibration_error, fit_relevance
 from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context
 from polyrank.scorers.protocols import Scorer
@@ -106,6 +107,9 @@ def test_noise_is_no_ranker_of_several_terms() -> None:
         noise = [WordEncoder(f"noise {n}", 50 + 3 * seed + n) for n in range(2)]
         lists = simulated(40, truth((EncoderTerm(BI), (3.0,))), seed)
         tuning = polyrank.tune([BI, *noise], lists, without=WITHOUT, seed=seed)
+        used = tuning.curve[-1 if tuning.is_better else 0]
+        assert tuning.held_out.reciprocal_rank.mean() == pytest.approx(used["MRR"]["mean"])
+        assert tuning.held_out.hit.mean() == pytest.approx(used["R@1"]["mean"])
         better += tuning.is_better
         if not tuning.is_better:
             assert repr(tuning.ranker) == "Ranker(1 bi)"
@@ -157,6 +161,28 @@ def test_a_reranker_of_long_lists_scores_only_their_best() -> None:
     assert len(both.order) == 2
     assert both.ranker(both.order).n_retrieved == 25
     assert np.isfinite(both.steps[-1].log_likelihood).all()
+
+
+@pytest.mark.parametrize("n_scored", [25, 40])
+def test_relevance_is_fitted_on_the_candidates_that_all_terms_score(n_scored: int) -> None:
+    """Those of whole lists, or with a re-ranker the best 25; lists of one dialogue are on one side of a fold."""
+    pairs, encoder = CrossTerm(PairScorer()), EncoderTerm(BI)
+    lists = simulated(24, truth((encoder, (1.0,)), (pairs, (3.0,))), k=40)
+    choice = cross_choice(lists, [encoder])
+    choice.start()
+    choice = choice.with_rerankers([pairs]) if n_scored == 25 else choice
+    ranker, scores, relevant = choice.ranker(choice.order), list[np.ndarray](), list[list[int]]()
+    assert len(ranker.terms) == 1 + (n_scored == 25)
+    for example in lists:
+        (first,) = BI.score([example.context], [example.candidates])
+        best = np.argsort(-first, kind="stable")[:n_scored]
+        (values,) = ranker.score([example.context], [[example.candidates[row] for row in best]])
+        scores.append(values)
+        relevant.append(np.flatnonzero(best == example.relevant[0]).tolist())
+    expected = fit_relevance(scores, relevant, [n // 2 for n in range(len(lists))])
+    found = choice.relevance(ranker)
+    assert (found.scale, found.offset) == pytest.approx((expected.scale, expected.offset), rel=1e-4)
+    assert found.error == pytest.approx(expected.error, abs=2e-4)
 
 
 def test_no_answer_takes_longer_than_the_bound() -> None:
@@ -283,6 +309,16 @@ def test_a_second_call_scores_nothing_again(tmp_path: Path) -> None:
     assert second.gain == first.gain
     call(EXAMPLE_LISTS[:40])  # other lists
     assert len(scored) == 6
+
+
+def test_lists_are_known_again_by_all_their_texts() -> None:
+    first, *others = EXAMPLE_LISTS[:3]
+    changes = [
+        {}, {"context": ("w1",)}, {"context": first.context[::-1]}, {"background": ("w1",)},
+        {"candidates": first.candidates[::-1]}, {"candidates": (*first.candidates[:-1], "w1")},
+    ]  # fmt: skip
+    lists = [[replace(first, **change), *others] for change in changes] + [[*others, first], others]
+    assert len({ScoredLists(each, None, lambda _, batches: batches).digest for each in lists}) == len(lists)
 
 
 def test_a_candidate_is_scored_once_whatever_its_shortlists() -> None:

@@ -1,0 +1,86 @@
+"""Texts of models that read messages: which tokens stay when a context, a candidate or a pair is too long."""
+
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from polyrank.config.models import TextPolicy
+from polyrank.errors import ConfigError
+from polyrank.records import Context
+from polyrank.text.messages import MessageTexts
+from polyrank.text.subwords import Subwords
+
+SAID, ANSWERED = [f"a{n}" for n in range(40)], [f"b{n}" for n in range(40)]
+WORDS = ["<pad>", "<end>", "user", "query", "document", "system", "sys", "sysc", *SAID, *ANSWERED]
+N_AROUND = 2  # words of the template around each text
+
+
+class Template:
+    """A tokenizer's chat template: the role before each text, and an end after it."""
+
+    chat_template = "a template"
+
+    def apply_chat_template(self, chat: list[dict[str, Any]], **_: Any) -> str:
+        return " ".join(f"{message['role']} {message['content']} <end>" for message in chat)
+
+
+def message_texts(
+    context: int, candidate: int, pair: int, prompts: tuple[str, str] = ("", ""), **settings: Any
+) -> MessageTexts:
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    policy = TextPolicy(max_context_tokens=context, max_candidate_tokens=candidate)
+    return MessageTexts(
+        Template(), Subwords(tokenizer, "<end>", "<end>", "<pad>"), policy, 100, form="flat", settings=settings,
+        max_pair_tokens=pair, prompts=prompts, where="the model",
+    )  # fmt: skip
+
+
+def words(ids: list[int]) -> list[str]:
+    return [WORDS[number] for number in ids]
+
+
+@pytest.mark.parametrize("budget", [7, 8, 11, 12])
+def test_the_longer_text_of_a_pair_loses_tokens_until_both_fit(budget: int) -> None:
+    texts, free = message_texts(50, 50, budget), budget - 2 * N_AROUND
+    for n, m in ((0, 20), (1, 20), (2, 2), (3, 4), (4, 3), (5, 5), (5, 6), (20, 1), (9, 30), (30, 30)):
+        said, answered = SAID[:n], ANSWERED[:m]
+        ids, segments = texts.pair_ids(Context((" ".join(said),)), " ".join(answered))
+        read = words(ids)
+        left, right = [w for w in read if w[0] == "a"], [w for w in read if w[0] == "b"]
+        assert read == ["query", *left, "<end>", "document", *right, "<end>"]
+        assert segments == [0] * len(ids)
+        assert (left, right) == (
+            said[n - len(left) :],
+            answered[: len(right)],
+        )  # an end and a start
+        if n + m <= free:
+            assert (len(left), len(right)) == (n, m)
+        else:
+            assert len(left) + len(right) == free
+            assert min(len(left), len(right)) == min(n, m, free // 2)
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 7, 20])
+def test_a_context_keeps_its_end_and_a_candidate_its_start(n: int) -> None:
+    texts = message_texts(8, 10, 50, ("sys", ""))
+    in_context, in_candidate = 8 - 2 * N_AROUND - 1, 10 - N_AROUND
+    assert words(texts.context_ids(Context((" ".join(SAID[:n]),)))) == [
+        "system", "sys", "<end>", "user", *SAID[:n][-in_context:], "<end>",
+    ]  # fmt: skip
+    assert words(texts.candidate_ids(" ".join(ANSWERED[:n]))) == ["user", *ANSWERED[:n][:in_candidate], "<end>"]
+    assert (len(texts.cut.contexts), len(texts.cut.candidates)) == (n > in_context, n > in_candidate)
+    with pytest.raises(ConfigError, match="the model needs 5 tokens for its chat template alone, and 4 are allowed"):
+        message_texts(4, 10, 50, ("sys", "")).context_ids(Context(("a1",)))
+
+
+def test_everything_that_changes_ids_is_in_the_key() -> None:
+    made = [
+        message_texts(8, 10, 50), message_texts(9, 10, 50), message_texts(8, 11, 50), message_texts(8, 10, 49),
+        message_texts(8, 10, 50, ("sys", "")), message_texts(8, 10, 50, ("", "sys")),
+        message_texts(8, 10, 50, add_generation_prompt=True),
+    ]  # fmt: skip
+    assert len({texts.key for texts in made}) == len(made)
