@@ -4,6 +4,7 @@ import asyncio
 import gc
 import importlib.util
 import inspect
+import json
 import socket
 import socketserver
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -463,3 +464,86 @@ def test_without_httpx_the_client_names_its_extra(monkeypatch: pytest.MonkeyPatc
     assert spec.loader is not None
     with pytest.raises(MissingExtraError, match=r'^httpx is .* pip install "polyrank\[client\]"'):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@contextmanager
+def recording(answer: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, Any, str | None]]]]:
+    """A server that answers all requests alike; its address, and their methods, paths, bodies and keys."""
+    requests: list[tuple[str, str, Any, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            requests.append((self.command, self.path, json.loads(body or b"null"), self.headers["authorization"]))
+            sent = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        do_GET = do_POST  # noqa: N815 - the name that http.server calls
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", requests
+        server.shutdown()
+
+
+def test_every_argument_is_sent_in_its_field() -> None:
+    row = {"id": "a", "text": "t", "metadata": {}}
+    answer = {
+        "ranked": [], "confidence": None, "abstained": True, "scores": [1.0], "ids": ["a"], "removed": 1, **row,
+        "candidates": [], "next": None, "recorded": True, "request_id": "r", "data": [],
+    }  # fmt: skip
+    context = Context(("hi", "my wifi is down"), ("Ann", "gold"))
+    said = {"context": ["hi", "my wifi is down"], "background": ["Ann", "gold"]}
+    new, old = [Candidate("a", "t", {"x": 1}), Candidate("b", "u")], [Candidate("c", "v", {"y": [2]})]
+    rows = [{"id": one.id, "text": one.text, "metadata": one.metadata} for one in (*new, *old)]
+    with recording(answer) as (url, requests), polyrank.Client(url) as client:
+        with suppress(UsageError, KeyError):  # only the requests matter
+            client.respond(context, 7, model="m", filter="x = 1", conversation="c", diverse=True)
+        with suppress(UsageError, KeyError):
+            client.respond(context, 3, allow_echo=True)
+        with suppress(UsageError, KeyError):
+            client.respond("hi", 2, any_language=True)
+        with suppress(UsageError, KeyError):
+            client.explain(context, candidate_id="a", model="m", filter="x = 1")
+        client.score(context, ["t", "u"], model="m")
+        client.add(new, replace=True, previous=old, model="m")
+        client.add(old)
+        client.remove(["a", "b"], model="m")
+        client.remove(filter="x = 1")
+        client.candidate("a/b c?", model="m&n")
+        client.candidate("..")
+        list(client.candidates("two words", filter='x = "&"', model="m"))
+        client.feedback("r", "edited", candidate_id="a", final_text="new")
+    assert [request[:3] for request in requests] == [
+        ("POST", "/v1/respond", said | {"k": 7, "model": "m", "filter": "x = 1", "conversation": "c", "diverse": True}),
+        ("POST", "/v1/respond", said | {"k": 3, "allow_echo": True}),
+        ("POST", "/v1/respond", {"context": ["hi"], "k": 2, "any_language": True}),
+        ("POST", "/v1/explain", said | {"id": "a", "model": "m", "filter": "x = 1"}),
+        ("POST", "/v1/score", said | {"candidates": ["t", "u"], "model": "m"}),
+        ("POST", "/v1/candidates", {"candidates": rows[:2], "replace": True, "previous": rows[2:], "model": "m"}),
+        ("POST", "/v1/candidates", {"candidates": rows[2:], "replace": False}),
+        ("POST", "/v1/candidates/remove", {"ids": ["a", "b"], "model": "m"}),
+        ("POST", "/v1/candidates/remove", {"filter": "x = 1"}),
+        ("GET", "/v1/candidates/a%2Fb%20c%3F?model=m%26n", None),
+        ("GET", "/v1/candidates/%2E%2E", None),
+        ("GET", "/v1/candidates?q=two%20words&filter=x%20%3D%20%22%26%22&model=m&limit=200", None),
+        ("POST", "/v1/feedback", {"request_id": "r", "action": "edited", "candidate_id": "a", "final_text": "new"}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [({}, "Bearer printed"), ({"api_key": KEY}, f"Bearer {KEY}"), ({"api_key": "printed"}, "Bearer printed")],
+)
+def test_a_given_key_replaces_that_of_the_address(given: dict[str, str], sent: str) -> None:
+    with recording({"data": []}) as (url, requests):
+        with polyrank.Client(f"{url}/#key=printed", **given) as client:
+            client.models()
+        with polyrank.Client(url, **given) as client:
+            client.models()
+    assert [request[3] for request in requests] == [sent, f"Bearer {given['api_key']}" if given else None]

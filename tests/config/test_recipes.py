@@ -6,14 +6,14 @@ import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import nn
 
 from polyrank.cli import main
-from polyrank.config.checked import field_types, kinds, to_dict
+from polyrank.config.checked import field_types, kinds, read_choice, to_dict
 from polyrank.config.effects import without_effect
 from polyrank.config.methods import ConvertMethod, DistillMethod, InBatchMethod, ListwiseMethod, Method, MutualMethod
 from polyrank.config.models import (
@@ -25,6 +25,7 @@ from polyrank.config.models import (
     PolyConfig,
     TextPolicy,
 )
+from polyrank.config.pretrain import PretrainText
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.schedules import (
     ConstantSchedule,
@@ -35,7 +36,7 @@ from polyrank.config.schedules import (
     ScheduleConfig,
 )
 from polyrank.config.train import NegativesConfig, NetworkTraining, TrainConfig
-from polyrank.errors import ArtifactError, ConfigError, DataError
+from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
 from polyrank.records import Example
 from polyrank.training import methods
@@ -616,3 +617,58 @@ def test_paths_of_a_file_are_relative_to_it_and_those_of_changes_to_the_working_
     assert load_recipe(file, ["data.valid=none"]).data.valid is None
     tables = {"output": "run", "data": {"train": "a.jsonl"}}
     assert load_pretrain_recipe(tables, ["output=there"]).output == str(tmp_path / "there")
+
+
+@pytest.mark.parametrize("also", ["", "none, auto"])
+def test_every_choice_is_accepted_and_named(also: str) -> None:
+    for name in ("rows", "columns", "cells"):
+        assert read_choice(name, Literal["rows", "columns", "cells"], "count", also=also) == name
+    with pytest.raises(UsageError) as refused:
+        read_choice("cell", Literal["rows", "columns", "cells"], "count", also=also)
+    names = "none, auto, rows, columns" if also else "rows, columns"
+    assert str(refused.value) == f"unknown count 'cell'; choose {names} or cells"
+
+
+@pytest.mark.parametrize("name", ["max_context_tokens", "max_candidate_tokens"])
+def test_budgets_are_from_4_to_the_longest_input(name: str) -> None:
+    for longest in (72, 300, 512):
+        for budget in (4, 5, longest - 1, longest):
+            TextPolicy(**{"max_context_tokens": 50, "max_candidate_tokens": 50, name: budget}).check_budgets(longest)
+        for budget in (3, longest + 1):
+            policy = TextPolicy(**{"max_context_tokens": 50, "max_candidate_tokens": 50, name: budget})
+            with pytest.raises(ConfigError) as refused:
+                policy.check_budgets(longest)
+            assert str(refused.value).startswith(f"text.{name} = {budget} is outside 4 to {longest}, the network")
+    PretrainText(max_tokens=30, max_response_tokens=26)
+    with pytest.raises(ConfigError):
+        PretrainText(max_tokens=30, max_response_tokens=27)
+
+
+def test_a_recipe_overrides_what_it_inherits_in_every_table() -> None:
+    inherited = {
+        "model": {"n_codes": 7, "codes": "first"}, "text": {"max_context_tokens": 90, "slots": True},
+        "reranker": {"head": "mlp", "backbone": "inherited"},
+    }  # fmt: skip
+    tables = {
+        "model": {"kind": "poly", "n_codes": 9}, "text": {"max_context_tokens": 80}, "output": "run",
+        "train": {"method": {"kind": "mutual"}, "init_from": "start", "lr": 0.5, "batch_size": 3},
+        "reranker": {"kind": "cross", "backbone": "own", "train": {"lr": 0.25}},
+    }  # fmt: skip
+    recipe: Any = recipe_from_dict(tables, inherited)
+    assert (recipe.model.n_codes, recipe.model.codes) == (9, "first")
+    assert (recipe.text.max_context_tokens, recipe.text.slots) == (80, True)
+    assert (recipe.reranker.model.head, recipe.reranker.model.backbone) == ("mlp", "own")
+    assert (recipe.train.init_from, recipe.reranker.train.init_from) == ("start", None)
+    assert (recipe.train.lr, recipe.reranker.train.lr) == (0.5, 0.25)
+    assert (recipe.train.batch_size, recipe.reranker.train.clip_norm) == (3, recipe.train.clip_norm)
+    tables["reranker"]["train"]["init_from"] = "other"
+    assert recipe_from_dict(tables, inherited).reranker.train.init_from == "other"  # type: ignore[union-attr]
+    assert inherited["model"] == {"n_codes": 7, "codes": "first"}
+
+
+def test_the_usual_settings_of_a_network_that_starts_trained_are_its_tuning() -> None:
+    for start, usual in ((None, ConvertConfig.training), ("start", ConvertConfig.tuning)):
+        tables = {"model": {"kind": "convert"}, "output": "run", "train": {"init_from": start} if start else {}}
+        recipe = recipe_from_dict(tables)
+        assert recipe.train.lr == usual.lr
+        assert without_effect(recipe) == without_effect(recipe, validated=True) == []

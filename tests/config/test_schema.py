@@ -3,7 +3,7 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +12,8 @@ from polyrank.cli import app
 from polyrank.config.checked import Settings, field_types, without_none
 from polyrank.config.models import TextPolicy
 from polyrank.config.recipe import DataConfig, recipe_from_dict
-from polyrank.config.schema import pretrain_schema, recipe_schema
+from polyrank.config.schema import meanings, pretrain_schema, recipe_schema
+from polyrank.config.serving import HookKind, read_serving
 from polyrank.config.train import TrainConfig
 from polyrank.errors import ConfigError
 
@@ -75,3 +76,45 @@ def test_the_command_prints_the_schema() -> None:
         result = CliRunner().invoke(app, ["recipe", *words])
         assert result.exit_code == 0
         assert json.loads(result.stdout) == json.loads(json.dumps(wanted))
+
+
+def test_keys_that_are_described_together_are_all_described() -> None:
+    class Settings:
+        """Some settings.
+
+        Args:
+            one: the first.
+            two, three, four: the others,
+                in two lines.
+        """
+
+    both = "the others, in two lines."
+    assert meanings(Settings) == {"one": "the first.", "two": both, "three": both, "four": both}
+
+
+HOOK = {"url": "https://desk.example", "secret_file": "secret", "token_file": "token", "admin": "7"}
+
+
+@pytest.mark.parametrize("kind", get_args(HookKind))
+def test_a_hook_needs_the_keys_of_its_help_desk(kind: str, tmp_path: Path) -> None:
+    needed = [name for name in HOOK if kind and (name != "admin" or kind == "intercom")]
+    for left_out in (None, *HOOK):
+        rows = [f'{name} = "{value}"' for name, value in HOOK.items() if name != left_out]
+        (tmp_path / "serve.toml").write_text("\n".join(["[hook]", f'kind = "{kind}"', *rows]), "utf-8")
+        if left_out in needed:
+            with pytest.raises(ConfigError, match=f"the hook {kind} needs hook.{left_out}; set it"):
+                read_serving(tmp_path / "serve.toml", ["i"])
+        else:
+            assert read_serving(tmp_path / "serve.toml", ["i"])[1].hook.kind == kind
+
+
+def test_all_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
+    lines = ['api_key_file = "keys"', "[feedback]", 'file = "f.db"', "[hook]", 'secret_file = "s"', 'token_file = "t"']
+    (tmp_path / "serve.toml").write_text("\n".join(lines), "utf-8")
+    _, settings = read_serving(tmp_path / "serve.toml", ["i"], {"feedback_file": "elsewhere.db", "hook_url": "u"})
+    hook, feedback = settings.hook, settings.feedback
+    assert [settings.api_key_file, hook.secret_file, hook.token_file] == [
+        str(tmp_path / name) for name in ("keys", "s", "t")
+    ]
+    assert (feedback.file, hook.url) == ("elsewhere.db", "u")
+    assert read_serving(tmp_path / "serve.toml", ["i"])[1].feedback.file == str(tmp_path / "f.db")

@@ -908,3 +908,12 @@ def test_the_end_of_a_damaged_file_is_not_a_bad_row(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(whole, 0)[:-20])
         with pytest.raises(DataError, match="truncated"):
             read_examples(tmp_path / name, skip_bad=True)
+
+
+@pytest.mark.parametrize("grades", [[1], [1, 2, 3], [1, 0], [-1, 1]])
+def test_each_relevant_id_has_a_grade_above_0(grades: list[int]) -> None:
+    row = {"context": ["q"], "relevant_ids": ["a", "b"]}
+    (example,) = read_examples([row | {"grades": [1, 3]}]).examples
+    assert (example.relevant_ids, example.grades) == (("a", "b"), (1, 3))
+    with pytest.raises(DataError, match="write a whole number above 0 for each relevant id"):
+        read_examples([row | {"grades": grades}])

@@ -17,6 +17,11 @@ from polyrank.data.language import language_of
         (["注文はどこですか", "配送中です"], "ja"),
         (["주문이 어디에 있나요?", "배송 중입니다"], "ko"),
         (["ok", "1234", ""], None),
+        (["Where is my order?", "Wo ist meine Bestellung?"], None),  # half of them
+        (
+            ["Wo ist meine Bestellung?", "Where is my order?", "ok", "Die ist auf dem Weg, wir haben sie verschickt"],
+            "de",
+        ),
     ],
 )
 def test_languages_are_distinguished(texts: list[str], language: str | None) -> None:

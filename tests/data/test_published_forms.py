@@ -190,6 +190,20 @@ def test_corpora_of_dialogues(tmp_path: Path) -> None:
     persona = {"personality": ["i ski"], "utterances": [{"candidates": ["no", "yes"], "history": ["hi"]}]}
     whole = json.dumps({"train": [], "valid": [persona]})
     assert imported("personachat", path, whole, part="valid") == [(("hi",), ("no", "yes"), (1,))]
+    lines = "1\ta\tb\tyes\n0\ta\tc\tno\n1\ta\tb\tright\n"  # equal first turns, and one list again
+    assert imported("labelled-turns", path, lines) == [
+        (("a", "b"), ("yes",), (0,)), (("a", "c"), ("no",), ()), (("a", "b"), ("right",), (0,)),
+    ]  # fmt: skip
+    two = [persona | {"utterances": persona["utterances"] * 2}, persona]
+    path.write_text(json.dumps({"train": two, "valid": []}), "utf-8")
+    assert [e.id for e in import_examples("personachat", path).examples] == ["0#0", "0#1", "1#0"]
+    labels = (
+        "text:hi\tlabels:a|b\tlabel_candidates:x|b|y|a\ntext:so?\tlabels:c\tepisode_done:False\ntext:and?\tlabels:d\n"
+    )
+    assert imported("parlai", path, labels) == [
+        (("hi",), ("x", "b", "y", "a"), (1, 3)), (("hi", "a", "so?"), ("c",), (0,)),
+        (("hi", "a", "so?", "c", "and?"), ("d",), (0,)),
+    ]  # fmt: skip
     for name, text in (("labelled-turns", "2\ta\tb\n"), ("parlai", "1 hi\thello\n"), ("personachat", "[3]")):
         with pytest.raises(DataError, match=r"x\.txt:1: "):
             imported(name, path, text)
@@ -257,6 +271,9 @@ def test_a_conversation_is_a_dialogue_of_the_assistants_replies(tmp_path: Path, 
 
 
 def test_rows_of_one_line_are_several_dialogues(tmp_path: Path) -> None:
+    for untrained in ({"weight": 0}, {"train": False}):
+        turns = [user("hi"), assistant("no", **untrained), user("x"), assistant("yes", weight=1, train=True)]
+        assert [row[3] for row in read(tmp_path / "x.json", [{"messages": turns}])] == [("yes",)]
     row = {"messages": [user("hi"), assistant("no", weight=0), user("x"), assistant("yes")]}
     expected = [(f"x:{line}#3", (), ("hi", "no", "x"), ("yes",), (0,)) for line in (1, 2)]
     assert read(tmp_path / "x.json", [row, row]) == expected

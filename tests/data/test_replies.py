@@ -193,6 +193,15 @@ def test_each_reply_has_the_language_of_its_conversations() -> None:
     assert found == {"OK": "de", german[3]: "de", english[3]: "en"}
 
 
+@pytest.mark.parametrize(("n_german", "language"), [(1, None), (2, "de"), (3, "de")])
+def test_a_language_of_hardly_any_conversation_is_an_error(n_german: int, language: str | None) -> None:
+    talks = [("Mein Paket ist noch nicht angekommen", "Das wissen wir leider nicht")] * n_german
+    talks += [("My parcel has not arrived yet", "We do not know that yet")] * (100 - n_german)
+    read = [each for n, turns in enumerate(talks) for each in dialogue(f"d{n}", *turns)]
+    found = {reply.text: reply.metadata.get("language") for reply in frequent_replies(read, min_count=1)}
+    assert found == {"We do not know that yet": "en", "Das wissen wir leider nicht": language}
+
+
 def dialogue(name: str, *turns: str) -> list[Example]:
     """The examples of an agent's turns, which are every second one."""
     return [Example(turns[:n], (turns[n],), (0,), f"{name}#{n}") for n in range(1, len(turns), 2)]
@@ -251,6 +260,10 @@ def test_majorities_and_customers_are_counted_over_all_conversations() -> None:
     assert texts_of(frequent_replies(phone)) == ["Call 0800 123 456."]
     said = [*phone, *asked(7, "I am on 0800 123 456", "It is here")]  # by a customer, so it is not the firm's
     assert texts_of(frequent_replies(said)) == ["Call {phone}."]
+    several = [one for n in range(2) for one in asked(n, "ok", "Call 0800 123 456.")]  # a private number so far
+    assert texts_of(frequent_replies(several)) == ["Call {phone}."]
+    three = [*several, *asked(2, "ok", "Call 0800 123 456.")]
+    assert texts_of(frequent_replies(three)) == ["Call 0800 123 456."]
     talk = ("Where is it?", "ok", "and now?", "Call 0800 123 456.", "ok", "Bye now")  # the customer repeats the agent
     repeated = [one for n in range(3) for one in dialogue(f"t{n}", *talk)]
     assert "Call 0800 123 456." in texts_of(frequent_replies(repeated))

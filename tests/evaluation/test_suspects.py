@@ -65,7 +65,8 @@ def test_margins_of_several_models_are_means_and_a_margin_of_0_is_not_suspect() 
             assert both["margin"] == pytest.approx((first["margin"] + second["margin"]) / 2, abs=1e-3)
             n_same += 1
     assert n_same > 3
-    assert find_suspects([evaluate(Constant(), lists)], lists) == []
+    other = [Example(("hi",), ("yes please", "go home now", "maybe later"), (n % 3,), f"d{n}") for n in range(6)]
+    assert find_suspects([evaluate(Constant(), other)], other) == []
 
 
 class Constant(Scorer):

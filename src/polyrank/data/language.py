@@ -25,7 +25,7 @@ def detect(text: str) -> str | None:
 
 
 def language_of(texts: Iterable[str]) -> str | None:
-    """The language of at least half of the texts whose language is clear; None if there is none.
+    """The language of more than half of the texts whose language is clear; None if there is none.
 
     >>> language_of(["Is it the router?", "It is not", "ok"]), language_of(["ok", "1234"])
     ('en', None)
