@@ -197,9 +197,7 @@ def test_corpora_of_dialogues(tmp_path: Path) -> None:
     two = [persona | {"utterances": persona["utterances"] * 2}, persona]
     path.write_text(json.dumps({"train": two, "valid": []}), "utf-8")
     assert [e.id for e in import_examples("personachat", path).examples] == ["0#0", "0#1", "1#0"]
-    labels = (
-        "text:hi\tlabels:a|b\tlabel_candidates:x|b|y|a\ntext:so?\tlabels:c\tepisode_done:False\ntext:and?\tlabels:d\n"
-    )
+    labels = "text:hi\tlabels:a|b\tlabel_candidates:x|b|y|a\ntext:so?\tlabels:c\ntext:and?\tlabels:d\n"
     assert imported("parlai", path, labels) == [
         (("hi",), ("x", "b", "y", "a"), (1, 3)), (("hi", "a", "so?"), ("c",), (0,)),
         (("hi", "a", "so?", "c", "and?"), ("d",), (0,)),

@@ -161,6 +161,24 @@ def test_a_sent_reply_is_the_shown_one_or_has_slots(sent: str, shown: list[str],
     assert sent_template(sent, shown) == made
 
 
+def test_names_of_a_context_are_slots_wherever_they_are_sent() -> None:
+    context = Context(["Hi, this is Zoe Miller", "Hello, I'm Sam Lee", "ok"])
+    assert sent_template("I asked zoe; Miller, Sam or Lee?", [], context) == (
+        "I asked {customer}; {customer}, {agent} or {agent}?"
+    )
+    assert sent_template("I asked zoe or Sam", []) == "I asked zoe or Sam"
+    assert sent_template("It is from Mrs Miller.", []) == "It is from {customer}."  # of either side
+    assert sent_template("hi zoe, it is here", []) == "hi {customer}, it is here"
+
+
+@pytest.mark.parametrize(("sign", "starts"), [(".", True), ("!", True), ("?", True), (":", True), ("\n", True),
+                                              (",", False), (";", False), ("", False)])  # fmt: skip
+def test_a_word_that_is_also_a_name_is_none_at_the_start_of_a_sentence(sign: str, starts: bool) -> None:
+    text = f"I know{sign} May can help"
+    assert len([*mentions(text, {"may": "agent"}, ["may"])]) == (not starts)
+    assert len([*mentions(text, {"may": "agent"})]) == 1
+
+
 def test_people_are_named_by_each_word_and_numbered_by_kind() -> None:
     people = {"zoe": "customer", "zoe-ann": "customer", "al": "agent", "may": "agent", "will": "customer"}
     text = (

@@ -22,7 +22,9 @@ from polyrank.storage.document import (
     check_part,
     checksum,
     has_document,
+    new_parts,
     read_document,
+    read_parts,
     seal,
     unseal,
 )
@@ -153,3 +155,23 @@ def test_a_missing_key_at_any_depth_names_the_remedy(kind: DocumentKind) -> None
         with pytest.raises(ArtifactError) as refused:
             values["absent"]
         assert str(refused.value) == f"{PATH} has no 'absent': another version wrote it; {kind.remedy}"
+
+
+def test_a_folder_has_all_its_parts_or_is_not_replaced(tmp_path: Path) -> None:
+    kind = DocumentKind(name="folder of numbers", file="n.json", remedy="count again", parts=("a", "b", "c"))
+    for version in (b"old", b"new"):
+        with new_parts(tmp_path / "n", kind) as (document, streams):
+            document["version"] = version.decode()
+            for name, stream in zip(kind.parts, streams, strict=True):
+                stream.write(version + name.encode())
+    with pytest.raises(KeyError), new_parts(tmp_path / "n", kind):
+        raise KeyError
+    document, parts = read_parts(tmp_path / "n", kind)
+    assert (document["version"], [part.read_bytes() for part in parts]) == ("new", [b"newa", b"newb", b"newc"])
+    assert {entry.name for entry in (tmp_path / "n").iterdir()} == {*kind.parts, kind.file}
+    for part in parts:
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-1])
+        with pytest.raises(ArtifactError, match=f"{part.name} is damaged.*count again"):
+            read_parts(tmp_path / "n", kind)
+        part.write_bytes(whole)

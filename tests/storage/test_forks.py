@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import polyrank
 from forked.load import KINDS, forks
 from polyrank.index import open_index, verify_index
+from polyrank.storage.forks import new_lock, new_rlock
 from servers import serving
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="needs forks")]
@@ -210,3 +213,34 @@ def test_servers_that_fork_lose_no_change_and_mix_up_no_answer(kind: str, tmp_pa
     assert counted["requests"] > 6
     problems = counted["acknowledged_and_lost"], counted["wrong_answers"], counted["index_problems"]
     assert problems == (0, {}, 0)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads, which is the case here
+def test_all_locks_are_free_in_a_child_and_as_before_in_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.storage.forks.WAIT_S", 0.05)
+    held, free = [new_lock() for _ in range(12)], [new_lock(), new_lock(), new_rlock()]
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in held:
+            lock.acquire()
+        inside.set()
+        leave.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    began = time.monotonic()
+    if (pid := os.fork()) == 0:
+        os._exit(sum(not lock.acquire(blocking=False) for lock in (*held, *free)))
+    waited = time.monotonic() - began
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert 0.05 <= waited < 0.5  # for all locks together
+    assert not any(lock.acquire(blocking=False) for lock in held)
+    leave.set()
+    thread.join()
+    taken: list[bool] = []
+    other = threading.Thread(target=lambda: taken.extend(lock.acquire(blocking=False) for lock in free))
+    other.start()
+    other.join()
+    assert taken == [True] * 3
