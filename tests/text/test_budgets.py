@@ -11,6 +11,8 @@ from polyrank.config.models import ConvertText, TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text import BackboneTexts, ConvertSubwords, ConvertTexts, Subwords, load_subwords
+from polyrank.text.routed import RoutedTexts
+from polyrank.text.slotted import with_slots
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Make = Callable[..., BackboneTexts]
@@ -353,3 +355,78 @@ def test_convert_budgets_start_at_one(name: str) -> None:
     assert seen(convert(**{name: 1}), convert(**{name: 1}).context_ids(Context(("a", "b")))) == "b | a"
     with pytest.raises(ConfigError, match=f"{name} = 0 (is below|must be at least) 1"):
         convert(**{name: 0})
+
+
+# prompts, routes and slots
+
+
+@pytest.mark.parametrize("background", ["before", "after", "drop"])
+@pytest.mark.parametrize("facts", [(), ("f g", "h")])
+def test_a_prompt_is_once_before_all_that_is_read_and_never_cut(
+    make: Make, background: str, facts: tuple[str, ...]
+) -> None:
+    turns, prompt = ("a b c", "d e", "i j k"), "p q "
+    sizes: dict[str, Any] = {"max_candidate_tokens": 12, "background": background}
+    for budget in range(10, 30):
+        plain = make(**sizes, max_context_tokens=budget)
+        texts = make(**sizes, max_context_tokens=budget, context_prefix=prompt, candidate_prefix="r ")
+        ids, longest = texts.context_ids(Context(turns, facts)), make(**sizes, max_context_tokens=60)
+        if background == "before" and facts:
+            whole = longest.context_ids(Context(turns, (prompt + facts[0], *facts[1:])))
+        else:
+            whole = longest.context_ids(Context((prompt + turns[0], *turns[1:]), facts))
+        assert len(ids) <= budget
+        assert shown(texts, ids).startswith("< p q")
+        assert shown(texts, ids).count("p q") == 1
+        if len(whole) <= budget:
+            assert ids == whole
+        else:
+            assert len(ids) == budget
+            n_last = 3 if facts else 6
+            assert ids[-n_last:] == plain.context_ids(Context(turns, facts))[-n_last:]
+        for n in (0, 5, 9, 20):
+            expected = ["<", "r", *LETTERS[:n]][:11]
+            assert shown(texts, texts.candidate_ids(spaced(LETTERS[:n]))) == " ".join([*expected, "|"])
+        pair, segments = texts.pair_ids(Context(turns, facts), spaced(LETTERS[12:15]))
+        words = shown(texts, pair).split()
+        split = len(words) - 1 - words[-2::-1].index("|")  # after the context's end
+        assert words[split:] == ["r", "m", "n", "o", "|"]
+        assert segments == [0] * split + [1] * 5
+
+
+def test_a_budget_leaves_tokens_after_its_prompt(make: Make) -> None:
+    for name, prompt in (("max_context_tokens", "context_prefix"), ("max_candidate_tokens", "candidate_prefix")):
+        make(**{name: 9, prompt: "a b c d e"})
+        with pytest.raises(ConfigError, match=f"{name} = 8 leaves too few tokens after a prompt of 5 tokens"):
+            make(**{name: 8, prompt: "a b c d e"})
+
+
+def test_each_side_has_its_own_texts(tiny_backbone: Path) -> None:
+    sides = [
+        BackboneTexts(load_subwords(tiny_backbone), TextPolicy(context_prefix=c, candidate_prefix=d), 512)
+        for c, d in (("a ", "b "), ("x ", "y "))
+    ]
+    routed, context, texts = RoutedTexts(*sides), Context(("hi", "i j")), ["k l", "m"] * 40
+    assert routed.context_ids(context) == sides[0].context_ids(context) != sides[1].context_ids(context)
+    assert [routed.candidate_ids(text) for text in texts] == sides[1].all_candidate_ids(texts)
+    assert routed.all_candidate_ids(texts) == sides[1].all_candidate_ids(texts) != sides[0].all_candidate_ids(texts)
+    assert [routed.of_side("context"), routed.of_side("candidate")] == sides
+    assert len({routed.key, RoutedTexts(*sides[::-1]).key, RoutedTexts(sides[0], sides[0]).key}) == 3
+
+
+def test_a_token_that_is_added_is_known_in_texts_that_were_encoded_before(tiny_backbone: Path) -> None:
+    found = load_subwords(tiny_backbone)
+    before = found.encode("a [EOT] b")
+    found.add(["[EOT]"])
+    assert found.encode("a [EOT] b") == (before[0], found.id_of("[EOT]"), before[-1]) != before
+
+
+def test_tokens_next_to_slots_have_the_characters_of_their_words(tiny_backbone: Path) -> None:
+    plain, text = load_subwords(tiny_backbone), "hello AR-12345 router on 3 May thanks"
+    slotted = with_slots(plain, slots=True)
+    assert slotted.encode_spans("restart the router") == plain.encode_spans("restart the router")
+    read = [text[start:end] for _, start, end in slotted.encode_spans(text)]
+    assert list(dict.fromkeys(read)) == [
+        piece for word in ("hello", "AR-12345", "router", "on", "3 May", "thanks")
+        for piece in ([word] if word[0] in "A3" else [word[a:b] for _, a, b in plain.encode_spans(word)])
+    ]  # fmt: skip
