@@ -1,17 +1,26 @@
 """The parts of a fit without training: its journal, minutes, facts, plans and tables, each with several entries."""
 
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import polyrank
+from polyrank import RunResult, Tuning
 from polyrank.cli.training import TrainingDisplay
 from polyrank.fitting.budget import Budget
 from polyrank.fitting.data import FitData, part_files, repeated_share
+from polyrank.fitting.fit import FitRun
 from polyrank.fitting.journal import Journal
-from polyrank.fitting.recipes import Planned
+from polyrank.fitting.recipes import Pace, Planned
 from polyrank.fitting.report import Line, Section, commands_of
 from polyrank.records import Candidate, Example
+from polyrank.training.loop import FitResult
+from polyrank.tuning.selection import HeldOut
 
 
 def test_a_journal_computes_again_only_what_changed_and_adds_up_the_time_of_the_rest(tmp_path: Path) -> None:
@@ -162,3 +171,106 @@ def test_trainings_at_the_same_time_show_their_own_figures(capsys: pytest.Captur
         "Bi-encoder step 100/100: loss 1.000; valid loss 1.500 R@1 0.250; 500 examples/s",
         "Bi-encoder step 100/100: loss 1.000; valid loss 1.500 R@1 0.250; 100 examples/s",
     ]
+
+
+def run_of(
+    folder: Path, minutes: float = 30.0, at_once: int = 1, train: Callable[..., Any] = polyrank.train, n: int = 40
+) -> tuple[FitRun, list[float]]:
+    """A fit of n pairs and six lists whose paces are known, and its seconds."""
+    now, quiet = [0.0], lambda *_: None
+    budget = Budget(minutes, clock=lambda: now[0])
+    run = FitRun(folder, budget, None, "cpu", train, at_once, quiet, lambda _, batches: batches, quiet, quiet)
+    run.journal, run.settings = Journal(folder / "steps", budget.clock), {"data": "x"}
+    names = [f"d{i // 2}#{i}" for i in range(n)]
+    files = {name: folder / f"{name}.jsonl" for name in ("train", "valid", "test")}
+    run.data = FitData(files, None, pairs(*names), pairs(*names[:6]), [], [Candidate("r", "hello")], 0.0)
+    run.tuned_in = 2.0
+    run.journal.recall("a-pace", run.settings, lambda: asdict(PACE))
+    return run, now
+
+
+PACE = Pace(start=30.0, step=2.0, check=6.0)
+
+
+def planned(folder: str = "a", epochs: int = 3, **changes: Any) -> Planned:
+    tables = {"model": {"kind": "bi"}, "train": {"epochs": epochs, "batch_size": 1, "lr": 1e-5}}
+    return Planned(f"training {folder}", folder, tables, like="a", **changes)
+
+
+@pytest.mark.parametrize("n_together", [1, 2, 3])
+@pytest.mark.parametrize("minutes", [4.0, 5.0, 6.5, 8.0, 9.0, 60.0])
+def test_a_plan_fills_the_minutes_and_leaves_those_of_its_tunings(
+    n_together: int, minutes: float, tmp_path: Path
+) -> None:
+    run, _ = run_of(tmp_path, minutes)
+    run.budget.reserved = 0.5
+    one, whole = planned(), 120
+    free = minutes - 0.6 - n_together * run.tuned_in
+    fits = [n for n in range(1, whole + 1) if PACE.minutes(n, one.n_checks) <= free + 1e-9]
+    plan = run.plan(one, n_together)
+    assert plan.get("n_steps", 0) == (max(fits) if len(fits) >= 60 else 0)
+    few = planned("few", epochs=1)  # 40 updates are less than the fewest, and all that it has
+    fits = [n for n in range(1, 41) if PACE.minutes(n, few.n_checks) <= free + 1e-9]
+    assert run.plan(few, n_together).get("n_steps", 0) == (40 if len(fits) == 40 else 0)
+    assert run.forecast(one) == PACE.minutes(whole, one.n_checks) + run.tuned_in
+    assert run.forecast(replace(one, like="unknown")) is None
+
+
+def test_a_plan_stays_as_it_was_unless_there_are_other_minutes(tmp_path: Path) -> None:
+    run, now = run_of(tmp_path, 6.0)
+    first = run.plan(planned(), 1)
+    assert 60 <= first["n_steps"] < 120
+    now[0] = 60.0
+    assert run.plan(planned(), 1) == first
+    longer, _ = run_of(tmp_path, 60.0)
+    assert longer.plan(planned(), 1)["n_steps"] == 120
+
+
+def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    groups, asked = [2, 2, 1], list[str]()
+    sizes = iter([size for size in groups for _ in range(size)])
+    barriers = {size: threading.Barrier(size, timeout=60) for size in set(groups)}
+
+    def train(recipe: dict[str, Any], **_: Any) -> list[RunResult]:
+        output, size = Path(recipe["output"]), next(sizes)
+        barriers[size].wait()  # fails unless so many begin before this one ends
+        asked.append(output.name)
+        return [RunResult(1, tiny_encoders["bi"], FitResult(n_steps=1, best={}, best_step=1, seconds=1.0), "", {})]
+
+    run, now = run_of(tmp_path, 60.0, 2, train)
+    plans = [planned(letter, is_kept=False) for letter in "abcde"]
+    run.untried = {one.name: one for one in plans}
+    run.train_all(plans)
+    ends, position = [sum(groups[: n + 1]) for n in range(len(groups))], 0
+    for end in ends:
+        assert sorted(asked[position:end]) == [f"{letter}-120" for letter in "abcde"[position:end]]
+        position = end
+    assert [line.step for line in run.lines] == [one.name for one in plans]
+    assert all(line.metrics["R@1"] == run.lines[0].metrics["R@1"] and line.kept is None for line in run.lines)
+    assert run.untried == {}
+    assert sorted(file.stem for file in (tmp_path / "steps").glob("*-alone.json")) == [f"{c}-alone" for c in "abcde"]
+    now[0] = 3600.0
+    run.untried = {plans[0].name: plans[0]}
+    run.train_all(plans[:1])
+    assert (len(asked), [*run.untried]) == (5, [plans[0].name])  # no minutes are left
+
+
+@pytest.mark.parametrize(("likelihood", "rank", "kept"), [(0.5, 0.0, True), (0.0, 0.2, True), (0.5, -0.2, True),
+                                                          (0.0, 0.0, False), (-0.5, -0.2, False)])  # fmt: skip
+def test_a_model_is_kept_if_the_ranker_gains_in_one_figure(
+    likelihood: float, rank: float, kept: bool, tmp_path: Path
+) -> None:
+    run, _ = run_of(tmp_path)
+    noise = np.linspace(-1e-3, 1e-3, 6)
+
+    def tuning(likelihood: float, rank: float, ms: float) -> Tuning:
+        held_out = HeldOut(noise + likelihood, noise + 0.5 + rank, np.round(noise + 0.5 + rank))
+        rows = [{"milliseconds": ms, "weights": {"a": 1.0}}, {"milliseconds": 9.0, "weights": {}},
+                {"milliseconds": 0.5, "weights": {"b": 1.0}}]  # fmt: skip
+        return Tuning(run, True, "a", rows, [], {}, 6, held_out)  # type: ignore[arg-type]
+
+    line = run.compared("step", tuning(0.0, 0.0, 1.0), tuning(likelihood, rank, 2.0))
+    assert (line.step, line.kept, line.milliseconds) == ("step", kept, 2.5)
+    assert line.gain["mean"] == pytest.approx(rank)
+    assert line.metrics["MRR"]["mean"] == pytest.approx(0.5 + rank)
+    assert line.note == ("" if kept else "no measurable gain on 6 lists")

@@ -194,9 +194,11 @@ class FitRun:
         self._step("baselines", {}, self._baselines)
         self._step("shipped", {}, self._shipped)
         self._step("terms", {}, self._terms)
-        n_tests = min(len(self.data.tests), MAX_TESTS)  # to encode and rank as the lists before; then the threshold
-        spent = self.budget.minutes - self.budget.left
-        self.budget.reserved = spent * n_tests / len(self.data.lists) + self.tuned_in / 2
+        self.budget.reserve(len(self.data.lists), min(len(self.data.tests), MAX_TESTS), self.tuned_in)
+        self.train_all(planned)
+
+    def train_all(self, planned: Sequence[Planned]) -> None:
+        """Train ``at_once`` at a time, as long as minutes are left."""
         for first in range(0, len(planned), self.at_once):
             if self.budget.left > 0:
                 self._train(planned[first : first + self.at_once])
@@ -251,7 +253,7 @@ class FitRun:
 
     def _train(self, group: Sequence[Planned]) -> None:
         """Train those that fit into the minutes, at the same time, and keep each model if the ranker gains."""
-        chosen = [(one, plan) for one in group if (plan := self._plan(one, len(group)))]
+        chosen = [(one, plan) for one in group if (plan := self.plan(one, len(group)))]
         runs: list[Callable[[], Scorer]] = [partial(self._trained, one, plan["n_steps"]) for one, plan in chosen]
         pool = ThreadPoolExecutor(self.at_once)
         try:
@@ -264,11 +266,10 @@ class FitRun:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _plan(self, planned: Planned, n_together: int) -> dict[str, Any]:
+    def plan(self, planned: Planned, n_together: int) -> dict[str, Any]:
         """All that determines a training; empty if the minutes that are left are too few for it."""
         pace, n_steps = self._pace(planned), planned.n_steps(self.data)
         stated = {**self.settings, "recipe": planned.tables, "pace": asdict(pace)}
-
         affordable = min(n_steps, pace.affordable(self.budget.left - n_together * self.tuned_in, planned.n_checks))
         key = {**stated, "minutes": self.budget.minutes}
         plan = self.journal.recall(f"{planned.folder}-plan", key, lambda: {"n_steps": affordable})
@@ -289,7 +290,7 @@ class FitRun:
         models = {**self.models, planned.name: model}
         before = self.tuning = self.tuning or self._tuned(self.models)  # after a resumption, from stored scores
         tuning = self._tuned(models)
-        line = self._compared(planned.name, before, tuning)
+        line = self.compared(planned.name, before, tuning)
         if line.kept:
             self.tuning, self.models = tuning, models
         return [line]
@@ -305,7 +306,7 @@ class FitRun:
         self.paces[name] = Pace(**self.journal.recall(f"{name}-pace", self.settings, measure))
         return self.paces[name]
 
-    def _forecast(self, planned: Planned) -> float | None:
+    def forecast(self, planned: Planned) -> float | None:
         """Minutes of a training that was not tried; None if nothing is known of its pace."""
         pace = self.paces.get(planned.like or planned.folder)
         return None if pace is None else pace.minutes(planned.n_steps(self.data), planned.n_checks) + self.tuned_in
@@ -347,7 +348,7 @@ class FitRun:
         figures = {"MRR": values.reciprocal_rank, "R@1": values.hit}
         return {name: mean_with_interval(each, dialogues) for name, each in figures.items()}
 
-    def _compared(self, step: str, before: Tuning, after: Tuning) -> Line:
+    def compared(self, step: str, before: Tuning, after: Tuning) -> Line:
         """The held-out gain of a ranker, list by list, and whether it is measurable."""
         old, new, dialogues = before.held_out, after.held_out, dialogues_of([one.id for one in self.data.lists])
         likelihood = mean_with_interval(new.log_likelihood - old.log_likelihood, dialogues)
@@ -380,9 +381,9 @@ class FitRun:
         used = [row["name"] for row in tuning.rows if row["weights"] and row["kind"] in ("encoder", "cross")]
         figures = {
             "lines": [asdict(line) for line in self.lines],
-            "untried": {name: self._forecast(one) for name, one in self.untried.items()},
+            "untried": {name: self.forecast(one) for name, one in self.untried.items()},
             "terms": [{**row, "name": self._label(row["name"])} for row in tuning.rows],
-            "chosen": asdict(self._compared("chosen", tuning, tuning)),
+            "chosen": asdict(self.compared("chosen", tuning, tuning)),
             "threshold": threshold,
             "test": test,
             "data": {**self.data.facts(), "suspects": [[one.context[-1], one.response] for one in last]},
