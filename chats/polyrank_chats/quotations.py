@@ -39,7 +39,7 @@ def _without_closing(lines: list[str]) -> list[str]:
     """The lines above the last closing, such as "Kind regards"; a text of nothing else stays."""
     while lines and not lines[-1]:
         lines.pop()
-    for at in range(len(lines) - 1, max(0, len(lines) - SIGNATURE_LINES), -1):
+    for at in range(len(lines) - 1, max(0, len(lines) - SIGNATURE_LINES - 2), -1):
         if CLOSING.fullmatch(lines[at]) and any(lines[:at]):
             return lines[:at]
     return lines

@@ -111,7 +111,7 @@ def _one_side(groups: Sequence[Sequence[str]]) -> set[str]:
         if len(groups) > MIN_TALKS and n_both > share * len(groups):
             best, share = side, n_both / len(groups)
     if not best and len(n_in) == 2 and len(groups) > MIN_TALKS:
-        best = {name for name in n_in if n_begun[name] <= (1 - MIN_SHARE) * len(groups)}
+        best = {name for name in n_in if len(groups) - n_begun[name] >= MIN_SHARE * len(groups)}
     return best
 
 
