@@ -193,6 +193,19 @@ def test_each_reply_has_the_language_of_its_conversations() -> None:
     assert found == {"OK": "de", german[3]: "de", english[3]: "en"}
 
 
+@pytest.mark.parametrize(
+    ("values", "made"),
+    [
+        ("on 3 May or 4 May", "on {date} or {date_2}"), ("at 5 pm or 6 pm", "at {time} or {time_2}"),
+        ("for $10 or $20", "for {amount} or {amount_2}"), ("as AR-55121 or AR-55122", None),
+        ("for a@x.example or b@x.example", None), ("to 0800 123 456 or 0800 123 457", None),
+    ],
+)  # fmt: skip
+def test_a_reply_may_have_several_dates_times_and_amounts_only(values: str, made: str | None) -> None:
+    read = [each for n in range(2) for each in dialogue(f"d{n}", "Where is it?", f"It is sent {values}.", "ok", "Bye")]
+    assert texts_of(frequent_replies(read)) == [*([] if made is None else [f"It is sent {made}."]), "Bye"]
+
+
 @pytest.mark.parametrize(("n_german", "language"), [(1, None), (2, "de"), (3, "de")])
 def test_a_language_of_hardly_any_conversation_is_an_error(n_german: int, language: str | None) -> None:
     talks = [("Mein Paket ist noch nicht angekommen", "Das wissen wir leider nicht")] * n_german

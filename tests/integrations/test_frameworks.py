@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import polyrank
+from polyrank.ranking.relevance import Relevance
+from polyrank.scorers.ranker import as_ranker
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own warnings
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # before its import
@@ -68,6 +70,12 @@ def test_langchain_ranks(scorer: polyrank.Scorer, scores: list[float], order: li
         assert found == pytest.approx([scores[row] for row in order[:top_n]], abs=1e-5)
     assert all(d.metadata == {"row": row} for row, d in enumerate(documents))
     assert list(PolyrankReranker(scorer=scorer).compress_documents([], QUERY)) == []
+    ranker = as_ranker(scorer)
+    ranker.relevance = Relevance(2.0, -1.0, 0.0)
+    for document in PolyrankReranker(scorer=ranker).compress_documents(documents, QUERY):
+        found = document.metadata
+        assert found["score"] == pytest.approx(scores[found["row"]], abs=1e-5)
+        assert found["relevance_score"] == pytest.approx(1 / (1 + np.exp(1 - 2 * found["score"])), abs=1e-6)
 
 
 def test_haystack_retrieves(replies: polyrank.Replies, scores: list[float], order: list[int]) -> None:

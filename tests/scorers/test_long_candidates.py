@@ -152,3 +152,16 @@ def test_counts_of_metadata_stay_with_their_documents(tiny_backbone: Path) -> No
     pool = [Candidate("a", LATE, {"count": 50}), Candidate("b", ANSWER, {"count": 1}), Candidate("c", LATE)]
     scores = {reply.id: reply.score for reply in ranker.rank(QUERY, pool)}
     assert scores["a"] - scores["c"] == pytest.approx(np.log1p(50), abs=1e-5)
+
+
+@pytest.mark.parametrize("budget", [4, 7, 8, 20])
+def test_a_run_starts_in_the_second_half_of_the_one_before(budget: int) -> None:
+    words = [f"w{n}." for n in range(60)]
+    text = " ".join(words)
+    starts = [text.index(word) for word in words]
+    runs, _ = split(text, [(start, start + len(word) - 1) for start, word in zip(starts, words, strict=True)], budget)
+    firsts = [starts.index(start) for start, _ in runs]
+    steps = {after - before for before, after in pairwise(firsts)}
+    assert len(steps) == 1
+    assert budget / 2 <= steps.pop() <= budget / 2 + 1
+    assert runs[-1][1] == len(text)

@@ -24,6 +24,7 @@ from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention
 from polyrank.records import ContextLike
 from polyrank.scorers import terms as kinds_of_terms
+from polyrank.scorers.explanation import TokenShare, by_word
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.ranker import as_ranker, load_ranker
 from polyrank.scorers.terms.counts import Counts
@@ -401,3 +402,22 @@ def test_a_kind_of_term_is_added_by_one_module(tmp_path: Path) -> None:
 def test_an_unknown_kind_of_term_is_refused() -> None:
     with pytest.raises(ArtifactError, match="a term of kind 'rhyme' is unknown here, only counts, cross, encoder"):
         kinds_of_terms.term_kind("rhyme")
+
+
+def test_shares_of_words_are_sums_over_tokenizations_that_may_leave_words_out() -> None:
+    """Pieces of words, whole words, and a word that only one of them knows; the last word was truncated."""
+    text = "wifi is down now"
+    pieces = [TokenShare("wi", 0, 2, 0.5), TokenShare("fi", 2, 4, 0.25), TokenShare("down", 8, 12, 2.0),
+              TokenShare("now", 13, 16, 0.0, read=False)]  # fmt: skip
+    whole = [TokenShare("wifi", 0, 4, 10.0), TokenShare("is", 5, 7, 1.0), TokenShare("now", 13, 16, 0.0, read=False)]
+
+    def shares(*kinds: tuple[list[TokenShare], float, bool]) -> list[tuple[str, float, bool]]:
+        return [(word.text, word.share, word.read) for word in by_word(text, kinds)]
+
+    assert shares((pieces, 2.0, True), (whole, 0.5, True)) == [
+        ("wifi", 6.5, True), ("is", 0.5, True), ("down", 4.0, True), ("now", 0.0, False),
+    ]  # fmt: skip
+    last = ("now", 0.0, False)
+    assert shares((pieces, 2.0, True)) == [("wifi", 1.5, True), ("is", 0.0, True), ("down", 4.0, True), last]
+    assert shares((pieces, 2.0, True), (whole, 0.5, False)) == [("wifi", 6.5, True), ("is", 0.5, True), last]
+    assert shares((pieces, 2.0, False), (whole, 0.5, False)) == [("wifi", 6.5, True), ("now", 0.0, False)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from convert_models import make
+from convert_models import BATCH as CONVERT_BATCH, make, step_of
 from polyrank.config.methods import ConvertMethod, InBatchMethod, ListwiseMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import Recipe
@@ -377,3 +377,19 @@ def test_out_of_memory_suggests_half_of_the_chunk(chunk_size: int | None, next_o
         explain_out_of_memory(too_large(64, chunk_size)),
     ):
         raise MemoryError
+
+
+def test_the_loss_of_earlier_turns_is_of_the_contexts_that_have_any() -> None:
+    model, texts, _ = make()
+    rows, summed = CONVERT_BATCH, step_of(model, texts, summed=True, smoothing=0.0)
+    mean = step_of(model, texts, summed=False, smoothing=0.0)
+    of_some = [number for number, (_, example) in enumerate(rows) if len(example.context) > 1]
+    assert 0 < len(of_some) < len(rows)
+    both, weighted = loss_of(mean, rows).item(), loss_of(summed, rows).item()
+    with torch.no_grad():  # at the first update the scale is 1
+        encodings = model.context_encodings(texts.contexts([example.query for _, example in rows]))
+        values = encodings.earlier @ model.encode_candidates(texts.candidates([e.candidates[0] for _, e in rows])).T
+    earlier = torch.nn.functional.cross_entropy(values[of_some], torch.tensor(of_some)).item()
+    assert both - weighted == pytest.approx((1 - len(of_some) / len(rows)) * earlier, rel=1e-4)
+    alike = [rows[number] for number in of_some]
+    assert loss_of(mean, alike).item() == loss_of(summed, alike).item()
