@@ -8,7 +8,8 @@ pytest.importorskip("fastapi", reason="polyrank[serve] is not installed")
 
 from pydantic import TypeAdapter, ValidationError
 
-from polyrank.serving.dialects import CohereEmbed, Embed, Reranks, Scores, TeiEmbed, VllmScore
+from polyrank.serving.dialects.embedding import CohereEmbed, Embed, TeiEmbed
+from polyrank.serving.dialects.ranking import InfinityRerank, Reranks, Scores, VllmScore
 
 RERANKS: TypeAdapter[Any] = TypeAdapter(Reranks)
 SCORES: TypeAdapter[Any] = TypeAdapter(Scores)
@@ -54,6 +55,14 @@ def test_a_dialect_has_its_own_names(name: str) -> None:
         assert "data" not in RERANKS.validate_python({"query": "hi", "documents": ["a"], "top_n": 1}).answer(
             [(0, 1.0)], {}
         )
+
+
+def test_documents_of_infinity_are_strings() -> None:
+    body = {"query": "hi", "documents": DOCUMENTS, "top_n": 2}
+    for stated, shown in ((True, ["wait", "pay it"]), (False, [None, None]), (None, [None, None])):
+        answer = InfinityRerank.model_validate(body | {"return_documents": stated}).answer(RANKED, {"id": "7"})
+        assert [row.get("document") for row in answer["results"]] == shown
+        assert set(answer) == {"results", "id"}
 
 
 def test_dashscope_nests_fields_and_results() -> None:

@@ -87,13 +87,17 @@ def test_rerank_in_three_dialects(client: httpx.Client, tiny_backbone: Path) -> 
     assert [row["score"] for row in tei] == pytest.approx(scores[order].tolist(), abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def encoder(tiny_backbone: Path) -> polyrank.Scorer:
+    return polyrank.load(f"untuned:{tiny_backbone}")
+
+
 CLIENTS = [json.loads(line) for line in (Path(__file__).parent / "clients.jsonl").read_text("utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("sent", CLIENTS, ids=[f"{row['client']} {row['path']}" for row in CLIENTS])
-def test_bodies_of_real_clients(sent: dict[str, Any], client: httpx.Client, tiny_backbone: Path) -> None:
-    """``reads``: where the client looks for its values. Bodies as the libraries and applications send them."""
-    encoder = polyrank.load(f"untuned:{tiny_backbone}")
+def test_bodies_of_real_clients(sent: dict[str, Any], client: httpx.Client, encoder: polyrank.Scorer) -> None:
+    """``reads``, ``texts``: where the client looks for its values. Bodies as libraries and applications send them."""
     answer = client.post(sent["path"], json=sent["body"])
     assert answer.status_code == 200, answer.text
     content, body = answer.json(), sent["body"]
@@ -109,6 +113,9 @@ def test_bodies_of_real_clients(sent: dict[str, Any], client: httpx.Client, tiny
         n = body.get("top_n") or body.get("top_k") or len(REPLIES)
         field = "relevance_score" if what == "raw" else what
         assert [(row["index"], row[field]) for row in rows] == expected[:n]
+        if texts := sent.get("texts"):
+            shown = [row["document"]["text"] if texts == "document.text" else row["document"] for row in rows]
+            assert shown == [REPLIES[row["index"]] for row in rows]
         return
     contexts, candidates = encoder.encode_contexts(REPLIES)[0][:, 0], encoder.encode_candidates(REPLIES)  # type: ignore[attr-defined]
     expected = contexts if what == "query" else candidates
@@ -117,6 +124,24 @@ def test_bodies_of_real_clients(sent: dict[str, Any], client: httpx.Client, tiny
     vectors = [row["embedding"] if place == "data" else row for row in rows]
     packed = [np.frombuffer(base64.b64decode(one), "<f4") if isinstance(one, str) else one for one in vectors]
     np.testing.assert_allclose(np.array(packed), expected[: len(packed)], atol=1e-5)
+
+
+def test_an_address_may_name_the_model(client: httpx.Client) -> None:
+    """It wins over a body with the name of a model that is not served; two served names are a mistake."""
+    body = {"input": ["hi"], "model": "text-embedding-ada-002"}
+    named = client.post("/openai/deployments/support:query/embeddings?api-version=1", json=body)
+    query = client.post("/v1/embeddings", json={"input": "hi", "model": "support:query"})
+    assert named.json()["data"] == query.json()["data"]
+    assert "x-warnings" not in named.headers
+    slashes = client.post("/pipeline/feature-extraction/BAAI/bge-reranker-v2-m3", json={"inputs": "hi"})
+    assert slashes.json() == client.post("/embed", json={"inputs": "hi"}).json()
+    for path, model, status in (
+        ("/openai/deployments/nobody/embeddings", "support", 422),
+        ("/openai/deployments/nobody/embeddings", None, 404),
+        ("/openai/deployments/support/embeddings", "rerank-v3.5", 422),
+        ("/openai/deployments/support/embeddings", "support", 200),
+    ):
+        assert client.post(path, json=body | {"model": model}).status_code == status, (path, model)
 
 
 def test_many_pairs_are_one_request(client: httpx.Client) -> None:

@@ -744,6 +744,21 @@ def test_a_browser_sends_the_key_as_a_password(guarded: Running) -> None:
         assert httpx.get(guarded.url + "/openapi.json", auth=(user, password)).status_code == expected
 
 
+def test_clients_of_azure_and_xinference_send_their_key(guarded: Running, client: httpx.Client) -> None:
+    """Azure's send it in another header, Xinference's only after the server states that it needs one."""
+    for sent, expected in (
+        ({"api-key": KEY}, 200), ({"api-key": f"{KEY}x"}, 401), ({"api-key": ""}, 401),
+        ({"api-key": KEY, "authorization": f"Bearer {KEY}x"}, 401),
+        ({"api-key": f"{KEY}x", "authorization": f"Bearer {KEY}"}, 200),
+    ):  # fmt: skip
+        answer = httpx.get(guarded.url + "/v1/models/m", headers=sent)
+        assert answer.status_code == expected, sent
+    assert httpx.get(guarded.url + "/v1/cluster/auth").json() == {"auth": True}
+    assert client.get("/v1/cluster/auth").json() == {"auth": False}
+    described = httpx.get(guarded.url + "/v1/models/m", headers={"api-key": KEY}).json()
+    assert described["model_type"] == "embedding"
+
+
 @pytest.mark.deep
 def test_a_process_that_does_not_answer_is_noticed_and_replaced(tiny_backbone: Path, tmp_path: Path) -> None:
     """Its deadline ends the work itself; nobody has to wait for it, or to restart the server."""

@@ -21,7 +21,7 @@ from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import Server
-from polyrank.serving.dialects import CohereError, NvidiaError, OllamaError, TeiError
+from polyrank.serving.dialects.errors import CohereError, NvidiaError, OllamaError, TeiError
 from polyrank.serving.errors import COHERE, NVIDIA, OLLAMA, TEI, HttpError, http_error, of_validation
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import OPEN, Guard

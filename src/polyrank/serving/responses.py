@@ -7,7 +7,7 @@ import orjson
 from fastapi import Request, Response
 
 from polyrank.serving.context import Server
-from polyrank.serving.dialects import Dialect
+from polyrank.serving.dialects.fields import Dialect
 from polyrank.serving.errors import HttpError, shown
 
 MEDIA_TYPE = "application/json"

@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Discriminator, Tag
 
-from polyrank.serving import dialects
 from polyrank.serving.context import CurrentServer, Server
+from polyrank.serving.dialects import embedding as dialects
+from polyrank.serving.dialects.ranking import TeiRerank, TeiResult, TeiSimilarity
 from polyrank.serving.errors import HttpError
 from polyrank.serving.responses import MEDIA_TYPE, assemble_response, check_fields, json_response, meta_of, warn
-from polyrank.serving.routes.ranking import rerank, similarity, usage_of
+from polyrank.serving.routes.ranking import NAMED, rerank, similarity, usage_of
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import EmbedTask, Side
 
@@ -32,6 +33,7 @@ GUESSED = (
 ModelName = Annotated[
     str | None, Query(description="Name of a model, may end in :query or :candidate; omitted: the first.")
 ]
+AzureVersion = Annotated[str | None, Query(alias="api-version", description="Of Azure's API; has no effect.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +113,27 @@ async def _vectors(
 
 @router.post("/v1/embeddings", summary="Vectors, in OpenAI's format", response_model=dialects.EmbeddingsAnswer)
 @router.post("/embeddings", summary="As /v1/embeddings", response_model=dialects.EmbeddingsAnswer)
-async def embeddings(payload: dialects.Embed, request: Request, server: CurrentServer) -> Response:
+@router.post(
+    "/openai/deployments/{name:path}/embeddings",
+    summary="As /v1/embeddings, at the addresses of Azure",
+    response_model=dialects.EmbeddingsAnswer,
+    openapi_extra=NAMED,
+)
+async def embeddings(
+    payload: dialects.Embed, request: Request, server: CurrentServer, version: AzureVersion = None
+) -> Response:
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
     form = payload.forms if isinstance(payload.forms, str) else payload.forms[0]
-    name, rows, n_tokens = await _vectors(payload, request, server, [form])
+    if (named := request.path_params.get("name")) and payload.model not in server.models:
+        payload.model = None  # Azure's clients send the name of the model that a deployment has there
+    name, rows, n_tokens = await _vectors(payload, request, server, [form], named)
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
     body = {"object": "list", "model": payload.model or name, "usage": usage_of(n_tokens), **meta_of(request)}
     return await assemble_response(server, body, data=data)
 
 
 @router.post("/v2/embed", summary="Vectors, in Cohere's format", response_model=dialects.CohereEmbedAnswer)
-@router.post(
-    "/v1/embed",
-    summary="Vectors, in the format of Cohere's v1",
-    response_model=dialects.FirstCohereEmbedAnswer | dialects.CohereEmbedAnswer,
-)
+@router.post("/v1/embed", summary="Vectors, in Cohere's first format", response_model=dialects.CohereEmbedAnswer)
 async def cohere_embed(payload: dialects.CohereEmbed, request: Request, server: CurrentServer) -> Response:
     """Encodes candidates, unless ``input_type`` is search_query or ``model`` ends in :query.
 
@@ -137,18 +145,24 @@ async def cohere_embed(payload: dialects.CohereEmbed, request: Request, server: 
     meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": n_tokens}}
     body = {"id": request.scope["state"]["request_id"], "texts": payload.listed, **meta_of(request, meta)}
     if version == "1" and payload.forms is None:
-        floats = rows["float"]
-        return await assemble_response(server, body | {"response_type": "embeddings_floats"}, embeddings=floats)
+        body["response_type"] = "embeddings_floats"
+        return await assemble_response(server, body, embeddings=rows["float"])
     shapes = b",".join(b'"%s":[%s]' % (form.encode(), b",".join(rows[form])) for form in forms)
     return await assemble_response(server, body | {"response_type": "embeddings_by_type"}, embeddings=b"{%s}" % shapes)
 
 
 @router.post("/embed", summary="Vectors, in text-embeddings-inference's format", response_model=list[list[float]])
+@router.post(
+    "/pipeline/feature-extraction/{name:path}",
+    summary="As /embed, at the addresses of Hugging Face",
+    response_model=list[list[float]],
+    openapi_extra=NAMED,
+)
 async def tei_embed(
     payload: dialects.TeiEmbed, request: Request, server: CurrentServer, model: ModelName = None
 ) -> Response:
     """Encodes candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
-    _, rows, _ = await _vectors(payload, request, server, ["float"], model)
+    _, rows, _ = await _vectors(payload, request, server, ["float"], request.path_params.get("name", model))
     return Response(b"[%s]" % b",".join(rows["float"]), media_type=MEDIA_TYPE)
 
 
@@ -178,13 +192,13 @@ def _task(body: Any) -> str:
 @router.post(
     "/",
     summary="As /embed, /rerank or /similarity",
-    response_model=list[list[float]] | list[dialects.TeiResult] | list[float],
+    response_model=list[list[float]] | list[TeiResult] | list[float],
 )
 async def tei(
     payload: Annotated[
         Annotated[dialects.TeiEmbed, Tag("Embed")]
-        | Annotated[dialects.TeiRerank, Tag("Rerank")]
-        | Annotated[dialects.TeiSimilarity, Tag("Similarity")],
+        | Annotated[TeiRerank, Tag("Rerank")]
+        | Annotated[TeiSimilarity, Tag("Similarity")],
         Discriminator(_task),
     ],
     request: Request,
@@ -192,7 +206,7 @@ async def tei(
     model: ModelName = None,
 ) -> Response:
     """For clients that have only an address; the fields of the request select the task."""
-    if isinstance(payload, dialects.TeiSimilarity):
+    if isinstance(payload, TeiSimilarity):
         return json_response(await similarity(payload, request, server, model))
     if isinstance(payload, dialects.TeiEmbed):
         return await tei_embed(payload, request, server, model)

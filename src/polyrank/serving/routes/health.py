@@ -10,7 +10,6 @@ from fastapi.responses import FileResponse
 from polyrank._version import __version__
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import CurrentServer, Server, filter_of
-from polyrank.serving.dialects import TeiInfo
 from polyrank.serving.errors import HttpError
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
@@ -69,24 +68,30 @@ for _path in ("/live", "/ready", "/health"):
 async def info(
     server: CurrentServer,
     model: Annotated[str | None, Query(description="Its name; omitted: the first that re-ranks, or the first.")] = None,
-) -> TeiInfo:
+) -> dict[str, Any]:
     """Its limits, under the names that clients of text-embeddings-inference use."""
     name = server.resolve_name(model, "scores")
     info = server.pool.info[name]
     one_label = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    return TeiInfo(
-        model_id=name,
-        model_sha=info.fingerprint,
-        model_dtype="float32",
-        model_type={"reranker": one_label} if info.reranks else {"embedding": {"pooling": "mean"}},
-        max_concurrent_requests=server.limits.queue,
-        max_input_length=info.max_candidate_tokens,
-        max_batch_tokens=server.limits.tokens,
-        max_client_batch_size=max(1, min(server.limits.items, server.limits.body_bytes // TEXT_BYTES)),
-        auto_truncate=True,
-        tokenization_workers=server.settings.workers,
-        version=__version__,
-    )
+    return {
+        "model_id": name,
+        "model_sha": info.fingerprint,
+        "model_dtype": "float32",
+        "model_type": {"reranker": one_label} if info.reranks else {"embedding": {"pooling": "mean"}},
+        "max_concurrent_requests": server.limits.queue,
+        "max_input_length": info.max_candidate_tokens,
+        "max_batch_tokens": server.limits.tokens,
+        "max_client_batch_size": max(1, min(server.limits.items, server.limits.body_bytes // TEXT_BYTES)),
+        "auto_truncate": True,
+        "tokenization_workers": server.settings.workers,
+        "version": __version__,
+    }
+
+
+@router.get("/v1/cluster/auth", include_in_schema=False)
+async def cluster_auth(server: CurrentServer) -> dict[str, bool]:
+    """Whether requests need a key: Xinference's clients send theirs only then."""
+    return {"auth": bool(server.keys)}
 
 
 @router.get("/api/tags", summary="All names, in Ollama's format", response_model=dict[str, Any])
@@ -126,6 +131,7 @@ async def _row(server: Server, name: str) -> ModelRow:
     if (info := server.pool.info.get(name)) is None:  # still being opened
         return ModelRow(id=name, created=server.started)
     row = {key: getattr(info, key) for key in SHOWN}
+    row["model_type"] = "rerank" if info.reranks else "embedding"  # Xinference's clients use only these tasks
     if info.index is not None:
         row["stages"] = info.stages
         row["n_candidates"] = None

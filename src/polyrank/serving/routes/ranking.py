@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from polyrank.ranking.top import blank_last
 from polyrank.records import as_tuple
 from polyrank.serving.context import CurrentServer, Server
-from polyrank.serving.dialects import CohereRerankAnswer, Reranks, Scores, TeiResult, TeiSimilarity, VllmScore, text_of
+from polyrank.serving.dialects import ranking as dialects
+from polyrank.serving.dialects.fields import text_of
 from polyrank.serving.errors import RERANKS, HttpError
 from polyrank.serving.responses import check_fields, json_response, meta_of, warn
 from polyrank.serving.strict import StrictRoute
@@ -22,6 +23,7 @@ ModelName = Annotated[
 ]
 
 NAME_IN_PATH = {"name": "name", "in": "path", "required": True, "description": "A model.", "schema": {"type": "string"}}
+NAMED = {"parameters": [NAME_IN_PATH]}
 router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
 
@@ -49,10 +51,10 @@ async def scores_of(
 
 @router.post("/v1/score", summary="Raw scores, in the order of the candidates", response_model=ScoreAnswer)
 @router.post("/score", summary="Scores of pairs, as vLLM does", response_model=dict[str, Any])
-async def score(payload: Scores, request: Request, server: CurrentServer) -> Response:
+async def score(payload: dialects.Scores, request: Request, server: CurrentServer) -> Response:
     """Higher is better; the scale depends on the model. With ``text_1`` and ``text_2``: in vLLM's format."""
     name = server.resolve_name(payload.model, "scores")
-    if isinstance(payload, VllmScore):
+    if isinstance(payload, dialects.VllmScore):
         return await _vllm_scores(payload, name, request, server)
     scores, n_tokens = await scores_of(
         request, name, payload.context, payload.candidates, "candidates", background=payload.background
@@ -60,7 +62,7 @@ async def score(payload: Scores, request: Request, server: CurrentServer) -> Res
     return json_response({"model": name, "scores": scores, "usage": usage_of(n_tokens)})
 
 
-async def _vllm_scores(payload: VllmScore, name: str, request: Request, server: Server) -> Response:
+async def _vllm_scores(payload: dialects.VllmScore, name: str, request: Request, server: Server) -> Response:
     """A score for each text of ``text_2``, in their order: for the only text of ``text_1``, or for that of its pair."""
     check_fields(request, payload)
     contexts, texts = list(as_tuple(payload.first, "text_1")), list(as_tuple(payload.second, "text_2"))
@@ -81,16 +83,19 @@ async def _vllm_scores(payload: VllmScore, name: str, request: Request, server: 
     if payload.activation:
         scores = _relevance(server, name, np.array(scores)).tolist()
     rows = [{"index": row, "object": "score", "score": value} for row, value in enumerate(scores)]
-    rest = {
-        "id": request.scope["state"]["request_id"],
-        "model": name,
-        "usage": usage_of(n_tokens),
-        **meta_of(request),
-    }
-    return json_response({"object": "list", "created": server.started, "data": rows, **rest})
+    body = {"object": "list", "created": server.started, "data": rows, **_rest(request, name, n_tokens)}
+    return json_response(body)
 
 
-async def rerank(payload: Reranks, request: Request, server: CurrentServer, model: ModelName = None) -> Response:
+def _rest(request: Request, name: str, n_tokens: int, meta: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The fields of answers that do not depend on the format."""
+    id_ = request.scope["state"]["request_id"]
+    return {"id": id_, "model": name, "usage": usage_of(n_tokens), **meta_of(request, meta)}
+
+
+async def rerank(
+    payload: dialects.Reranks, request: Request, server: CurrentServer, model: ModelName = None
+) -> Response:
     """Texts, best first; the fields of the request select the format.
 
     ``relevance_score`` is between 0 and 1 and keeps the order of the scores.
@@ -103,13 +108,8 @@ async def rerank(payload: Reranks, request: Request, server: CurrentServer, mode
     )  # fmt: skip
     version = "1" if request.url.path == "/v1/rerank" else "2"
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": 1}}
-    rest = {
-        "id": request.scope["state"]["request_id"],
-        "model": name,
-        **meta_of(request, meta),
-        "usage": usage_of(n_tokens),
-    }
-    return json_response(payload.answer(_ranked(server, name, scores, texts, raw=payload.raw), rest))
+    ranked = _ranked(server, name, scores, texts, raw=payload.raw)
+    return json_response(payload.answer(ranked, _rest(request, name, n_tokens, meta)))
 
 
 for _path in ("/rerank", *RERANKS):
@@ -118,14 +118,21 @@ for _path in ("/rerank", *RERANKS):
         rerank,
         methods=["POST"],
         summary="Texts, best first, in the formats of Cohere, Jina, text-embeddings-inference, vLLM and others",
-        response_model=CohereRerankAnswer | list[TeiResult] | dict[str, Any],
-        openapi_extra={"parameters": [NAME_IN_PATH]} if "{" in _path else None,
+        response_model=dialects.CohereRerankAnswer | list[dialects.TeiResult] | dict[str, Any],
+        openapi_extra=NAMED if "{" in _path else None,
     )
+
+
+@router.post("/infinity/rerank", summary="As /rerank, in the format of Infinity", response_model=dict[str, Any])
+@router.post("/api/rerank", summary="As /infinity/rerank, for clients of Ollama", response_model=dict[str, Any])
+async def infinity_rerank(payload: dialects.InfinityRerank, request: Request, server: CurrentServer) -> Response:
+    """Texts, best first; ``document`` is a string. LiteLLM sends other services the same body and reads an object."""
+    return await rerank(payload, request, server)
 
 
 @router.post("/similarity", summary="Similarities of texts, as text-embeddings-inference does")
 async def similarity(
-    payload: TeiSimilarity, request: Request, server: CurrentServer, model: ModelName = None
+    payload: dialects.TeiSimilarity, request: Request, server: CurrentServer, model: ModelName = None
 ) -> list[float]:
     """Relevance from 0 to 1, in the order of the sentences."""
     name = server.resolve_name(check_fields(request, payload, model), "scores")
