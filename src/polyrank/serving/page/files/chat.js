@@ -66,15 +66,17 @@ export function use(name) {
   suggest(shown[0]);
 }
 
-/** Offer texts of the catalogue as a first turn, questions first. */
+/** Offer first turns: those of the test in the report of a fit, otherwise texts of the catalogue, questions first. */
 async function suggest(model) {
   const list = get("example-turns");
   list.replaceChildren();
   if (model.kind === "model") return;
-  const page = await ask(`/v1/candidates?${new URLSearchParams({ model: model.id, limit: 200 })}`).catch(() => null);
+  const report = await ask(`/v1/models/${encodeURIComponent(model.id)}/report`).catch(() => null);
+  const asked = (report?.test.answers ?? []).map(({ context }) => context[0]);
+  const page = asked.length ? null : await ask(`/v1/candidates?${new URLSearchParams({ model: model.id, limit: 200 })}`).catch(() => null);
   if (panels[0]?.model !== model) return; // the user has chosen another model meanwhile
-  const texts = [...new Set((page?.candidates ?? []).map(({ text }) => text))].filter((text) => text.length <= 120 && !/\{\w+\}/.test(text)); // no templates
-  texts.sort((a, b) => b.includes("?") - a.includes("?"));
+  const texts = [...new Set([...asked, ...(page?.candidates ?? []).map(({ text }) => text)])].filter((text) => text.length <= 120 && !/\{\w+\}/.test(text)); // no templates
+  if (page) texts.sort((a, b) => b.includes("?") - a.includes("?"));
   const begin = (text) => () => {
     change([...turns, { speaker: "customer", text }]);
     get("turn").focus();
