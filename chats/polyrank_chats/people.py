@@ -25,16 +25,18 @@ DATE_BEFORE, DATE_AFTER = re.compile(r"(?:\d\.?|\b(?:in|since|until|next|last))\
 
 @lru_cache(maxsize=2**14)
 def name_words(name: str) -> tuple[str, ...]:
-    """The words of a person's name or mail address in small letters; none if it names a role, as "Customer Support".
+    """The words of a person's name or address in small letters; none if it names a role, as "Customer Support".
 
     >>> name_words("Dr. Ann van der Berg"), name_words("ann.lee82@x.example"), name_words("Help desk")
     (('ann', 'berg'), ('ann', 'lee'), ())
+    >>> name_words("@ann:matrix.example"), name_words("whatsapp:+1555"), name_words("8:live:ann.lee")
+    (('ann',), (), ('ann', 'lee'))
     """
-    own = re.sub(r"\d+", " ", name.partition("@")[0] if "@" in name[1:] else name.removeprefix("@"))
+    own = name[1:].partition(":")[0] if name.startswith("@") else name.rpartition(":")[2].partition("@")[0]
     if part_of(name) or name.strip().casefold() in SYSTEM_WORDS:
         return ()
     skipped = {*NAMES["particles"], *NAMES["titles"], *NAMES["agents"], *NAMES["customers"]}
-    return tuple(word for word in WORD.findall(own.casefold()) if len(word) > 1 and word not in skipped)
+    return tuple(word for word in re.findall(r"[^\W\d_]{2,}", own.casefold()) if word not in skipped)
 
 
 def slots_of(people: Mapping[str, str]) -> dict[str, str]:

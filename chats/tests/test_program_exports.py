@@ -59,6 +59,24 @@ def test_irc_logs(write: Write) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "--- Log opened Mon Mar 04 20:11:01 2024\n20:12 < nora> is 3.13 out?\n20:13 <+tim> not yet\n"
+        "--- Log closed Mon Mar 04 20:20:00 2024\n",
+        "\nSession Start: Mon Mar 04 20:11:01 2024\nSession Ident: #python\n[20:12] <nora> is 3.13 out?\n"
+        "[20:13] <+tim> not yet\nSession Close: Mon Mar 04 20:20:00 2024\n",
+        "Conversation with nora@x.example at Mon 04 Mar 2024 08:11:01 PM UTC on tim@x.example/ (jabber)\n"
+        "(08:12:00 PM) nora: is 3.13 out?\n(08:13:10 PM) tim: not yet\n",
+    ],
+    ids=["irssi", "mirc", "pidgin"],
+)
+def test_lines_at_the_start_and_end_of_a_log_are_days(write: Write, text: str) -> None:
+    chats = import_chats(write("python.log", text))
+    assert talk(chats) == {"python:1": ["nora: is 3.13 out?", "tim: not yet"]}
+    assert began(chats) == ["2024-03-04T20:12:00"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "10:01:05\t From  Dana Wu  to  Everyone:\n\tCan you share the slides?\n10:01:40\t From  Karl  to  Everyone:\n"
         "\tYes,\n\tin a minute\n10:02:10\t From  Dana Wu  to  Karl(Direct Message):\n"
         '\tReplying to "Yes,"\n\t\n\tThanks\n',

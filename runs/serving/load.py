@@ -463,7 +463,7 @@ async def restarts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             await asyncio.sleep(draw.uniform(0.05, 1.0))
             running.process.kill()
             await asyncio.gather(*adding)
-            for _ in range(200):  # the worker notices that its server is gone
+            for _ in range(600):  # the worker notices that its server is gone
                 if not any(Path(f"/proc/{pid}").exists() for pid in workers):
                     break
                 await asyncio.sleep(0.05)
