@@ -10,7 +10,7 @@ import pytest
 from polyrank_chats import import_chats, threads
 from polyrank_chats.columns import columns
 from polyrank_chats.dialogues import conversations, dialogue, divided
-from polyrank_chats.errors import DataError
+from polyrank_chats.errors import DataError, UsageError
 from polyrank_chats.forms.mail import by_subject
 from polyrank_chats.forms.nested import people_of
 from polyrank_chats.messages import Message, Reason
@@ -18,7 +18,7 @@ from polyrank_chats.options import Options
 from polyrank_chats.people import ordinary_words, without_names
 from polyrank_chats.phones import is_phone
 from polyrank_chats.profiles import Profile
-from polyrank_chats.quotations import SIGNATURE_LINES, unquoted
+from polyrank_chats.quotations import unquoted
 from polyrank_chats.report import Report
 from polyrank_chats.roles import answerers, speaker_of
 from polyrank_chats.sides import contact_column, role_columns
@@ -121,6 +121,19 @@ def test_of_two_people_the_one_who_hardly_ever_begins_answers(n_begun: int) -> N
     assert answerers(talks) == ({"Ann"} if n_begun <= 2 else {"Bea"} if n_begun >= 8 else set())
 
 
+@pytest.mark.parametrize("n_begun", range(6))
+def test_a_sender_who_seldom_begins_without_the_named_agents_is_one_of_them(n_begun: int) -> None:
+    named = [[said(f"guest {n}"), said("Bea")] for n in range(4)]
+    others = [[said("Cy"), said(f"other {n}")] if n < n_begun else [said(f"other {n}"), said("Cy")] for n in range(5)]
+    others += [[said(f"x{n}"), said(f"y{n}")] for n in range(8)]
+    options = Options(agent="Bea")
+    if 3 * n_begun < 5:
+        with pytest.raises(UsageError, match=r"other senders look like agents: Cy \(5\); name them too"):
+            speaker_of([*named, *others], options, "f")
+    else:
+        assert speaker_of([*named, *others], options, "f")(said("Cy")) == "customer"
+
+
 @pytest.mark.parametrize("n", [4, 5, 6, 8])
 def test_notes_name_five_senders_and_the_number_of_others(n: int) -> None:
     names = [f"Person{chr(65 + i)}" for i in range(n)]
@@ -200,11 +213,11 @@ def test_the_order_with_the_smallest_steps_counts_before_the_usual_one() -> None
 # mails and files
 
 
-@pytest.mark.parametrize("n_below", [0, 1, SIGNATURE_LINES - 1, SIGNATURE_LINES, SIGNATURE_LINES + 1])
-def test_a_closing_has_a_few_lines_below_it(n_below: int) -> None:
+@pytest.mark.parametrize("n_below", [0, 1, 7, 8, 9])
+def test_a_closing_has_up_to_eight_lines_below_it(n_below: int) -> None:
     below = [f"line {n}" for n in range(n_below)]
     text = "\n".join(["It is here.", "Kind regards", *below])
-    assert unquoted(text) == ("It is here." if n_below <= SIGNATURE_LINES else text)
+    assert unquoted(text) == ("It is here." if n_below <= 8 else text)
 
 
 def test_staff_is_the_domain_of_most_mails_and_of_fewer_people_if_equal() -> None:
@@ -284,3 +297,32 @@ def test_conversations_of_one_id_and_chats_of_one_name_stay_apart(write: Write) 
         f"{number} {n}" for number in (1, 2, 3) for n in range(4)
     )
     assert len(found.dialogues) == 3
+
+
+@pytest.mark.parametrize("n_words", [1, 2, 4, 5, 6, 8, 10])
+def test_a_marked_text_of_a_few_words_is_a_file(n_words: int, write: Write) -> None:
+    marked = "\u200e" + " ".join(["word"] * n_words)
+    log = [f"06/05/2024, 10:0{n} - {name}: {text}" for n, (name, text) in enumerate(
+        [("Ann", "hi"), ("Bea", "hello"), ("Ann", marked), ("Bea", "ok")])]  # fmt: skip
+    report = import_chats(write("chat.txt", "\n".join(log))).report
+    kind = Reason.ATTACHMENT if n_words < 5 else Reason.SYSTEM
+    assert {reason: n for reason, n in report.left_out.items() if n} == {kind: 1}
+
+
+@pytest.mark.parametrize("n_without", [1, 2, 3])
+def test_replies_divide_conversations_if_all_but_one_of_each_answer(n_without: int, write: Write) -> None:
+    """Two conversations of five messages; the first messages of some, and one in the middle, answer none."""
+    rows = []
+    for n in range(10):
+        answers = "" if n in (0, 5, 7)[:n_without] else (n - 1 if n not in (0, 5) else "")
+        rows.append(f"{n},c{n // 5},{('Ann', 'Bea')[n % 2]},{answers},text {n}")
+    report = import_chats(write("x.csv", "\n".join(["id,conversation_id,sender,reply_to,text", *rows]))).report
+    follows = any("conversations follow the replies" in note for note in report.notes)
+    assert follows == (n_without <= 2)
+
+
+def test_a_few_rows_of_another_width_do_not_move_the_header(write: Write) -> None:
+    rows = [f"t{n // 2},{('Ann', 'Bea')[n % 2]},text {n}" for n in range(20)]
+    rows[7:7] = ["t3,Ann,text,with,commas", "t3,Bea,one,more,row"]
+    found = import_chats(write("x.csv", "\n".join(["conversation,sender,text", *rows])), skip_bad=True)
+    assert (found.report.n_conversations, found.report.n_turns, found.report.n_bad) == (10, 20, 2)

@@ -215,14 +215,14 @@ def test_what_rank_zero_does_first_every_rank_does_once(number: int, monkeypatch
     calls: list[str] = []
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
     monkeypatch.setattr(distributed, "rank", lambda: number)
-    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: calls.append("told") or (None, None))
+    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: calls.append("sent") or (None, None))
 
     def work() -> str:
         calls.append("worked")
         return "result"
 
     assert distributed.rank_zero_first(work) == "result"
-    assert calls == (["worked", "told"] if number == 0 else ["told", "worked"])
+    assert calls == (["worked", "sent"] if number == 0 else ["sent", "worked"])
 
 
 def test_an_unknown_precision_names_where_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
