@@ -136,12 +136,14 @@ def test_an_address_may_name_the_model(client: httpx.Client) -> None:
     slashes = client.post("/pipeline/feature-extraction/BAAI/bge-reranker-v2-m3", json={"inputs": "hi"})
     assert slashes.json() == client.post("/embed", json={"inputs": "hi"}).json()
     for path, model, status in (
-        ("/openai/deployments/nobody/embeddings", "support", 422),
+        ("/openai/deployments/nobody/embeddings", "support", 400),
         ("/openai/deployments/nobody/embeddings", None, 404),
-        ("/openai/deployments/support/embeddings", "rerank-v3.5", 422),
+        ("/openai/deployments/support/embeddings", "rerank-v3.5", 400),
         ("/openai/deployments/support/embeddings", "support", 200),
     ):
         assert client.post(path, json=body | {"model": model}).status_code == status, (path, model)
+    assert client.post("/api/rerank", json={"query": "hi"}).json() == {"error": "documents: Field required"}
+    assert client.get("/infinity/models").json() == client.get("/v1/models").json()
 
 
 def test_many_pairs_are_one_request(client: httpx.Client) -> None:

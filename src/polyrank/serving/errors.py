@@ -21,8 +21,8 @@ RERANKS = (
 COHERE = ("/rerank", *RERANKS, "/v1/embed", "/v2/embed")
 TEI = ("/rerank", "/embed", "/similarity", "/info", "/health", "/")
 TEI_TYPES = {429: "Overloaded", 503: "Unhealthy"}
-OPENAI = ("/v1/embeddings", "/embeddings")
-OLLAMA = ("/api/embed", "/api/embeddings")
+OPENAI = ("/v1/embeddings", "/embeddings", "/openai/", "/infinity/embeddings")  # beginnings
+OLLAMA = ("/api/embed", "/api/embeddings", "/api/rerank")
 NO_DETAIL = ("/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")  # Jina's and Voyage's errors have this field
 
 NVIDIA = re.compile("(/v1)?/ranking|/v1/retrieval/.*")  # whose errors are problem details, as in RFC 9457
@@ -71,7 +71,7 @@ class HttpError(Exception):
 
     def status_of(self, path: str) -> int:
         """The status that clients of a route expect: OpenAI answers 400 to invalid values, Cohere to long texts."""
-        invalid = (path in OPENAI and self.status == 422) or (path in COHERE[1:] and self.code == "too_long")
+        invalid = (path.startswith(OPENAI) and self.status == 422) or (path in COHERE[1:] and self.code == "too_long")
         return 400 if invalid else self.status
 
     def body(self, path: str) -> dict[str, Any]:

@@ -113,6 +113,7 @@ async def _vectors(
 
 @router.post("/v1/embeddings", summary="Vectors, in OpenAI's format", response_model=dialects.EmbeddingsAnswer)
 @router.post("/embeddings", summary="As /v1/embeddings", response_model=dialects.EmbeddingsAnswer)
+@router.post("/infinity/embeddings", summary="As /v1/embeddings", response_model=dialects.EmbeddingsAnswer)
 @router.post(
     "/openai/deployments/{name:path}/embeddings",
     summary="As /v1/embeddings, at the addresses of Azure",

@@ -101,6 +101,7 @@ async def tags(server: CurrentServer) -> dict[str, Any]:
 
 
 @router.get("/models", summary="As /v1/models")
+@router.get("/infinity/models", summary="As /v1/models")
 @router.get("/v1/models", summary="All models, rankers and indexes")
 async def models(server: CurrentServer) -> ModelsAnswer:
     """Their names and properties."""

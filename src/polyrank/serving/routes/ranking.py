@@ -83,8 +83,7 @@ async def _vllm_scores(payload: dialects.VllmScore, name: str, request: Request,
     if payload.activation:
         scores = _relevance(server, name, np.array(scores)).tolist()
     rows = [{"index": row, "object": "score", "score": value} for row, value in enumerate(scores)]
-    body = {"object": "list", "created": server.started, "data": rows, **_rest(request, name, n_tokens)}
-    return json_response(body)
+    return json_response({"object": "list", "created": server.started, "data": rows, **_rest(request, name, n_tokens)})
 
 
 def _rest(request: Request, name: str, n_tokens: int, meta: dict[str, Any] | None = None) -> dict[str, Any]:
