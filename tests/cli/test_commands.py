@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import runpy
 import shutil
 import sys
@@ -17,10 +18,13 @@ from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
 from polyrank.cli.interrupts import discard_partial_output
+from polyrank.cli.ranking import _documents
+from polyrank.cli.training import TrainingDisplay
+from polyrank.cli.tuning import _weights
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.errors import ArtifactError, DataError, PolyrankError
+from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
 from polyrank.models import new_model
-from polyrank.models.artifacts import save_model
+from polyrank.models.artifacts import TensorGroup, save_model
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
 
@@ -400,3 +404,47 @@ def test_every_command_takes_every_name_of_a_model(
 def test_an_export_holds_whole_vectors(trained_bi: Path, tmp_path: Path) -> None:
     message = refusal("export", f"{trained_bi}#truncate_dim=8", "--to", "sentence-transformers", "-o", tmp_path / "x")
     assert message == "an export holds whole vectors; leave #truncate_dim=8 out, and cut what it gives"
+
+
+@pytest.mark.parametrize("name", ["a", "runs/lr=1e-3/model", "=", "a=b=c"])
+@pytest.mark.parametrize("value", ["0.5", "-2", "1e-3"])
+def test_weights_of_terms_may_be_of_paths_with_an_equals_sign(name: str, value: str) -> None:
+    assert _weights([f"{name}={value}", "counts=7"]) == {name: float(value), "counts": 7.0}
+
+
+@pytest.mark.parametrize("argument", ["counts", "counts=", "=1", "counts=x", "", "1"])
+def test_a_weight_that_is_none_is_shown(argument: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--weight {argument!r} is not TERM=WEIGHT")):
+        _weights(["a=1", argument, "b=2"])
+
+
+def test_documents_of_several_files_have_the_names_of_their_files(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.jsonl" for name in "xyz"]
+    for file in files:
+        file.write_text("".join(json.dumps({"text": f"{file.stem}{n}"} | ({"id": "own"} if n == 2 else {})) + "\n"
+                                for n in (1, 2, 3)))  # fmt: skip
+    assert [(d.id, d.text) for d in _documents(files)] == [
+        (f"{file}:{name}", f"{file.stem}{n}") for file in files for n, name in ((1, "1"), (2, "own"), (3, "3"))
+    ]
+    assert [d.id for d in _documents(files[1:2])] == ["1", "own", "3"]
+
+
+def test_each_training_has_its_own_speed() -> None:
+    display = TrainingDisplay()
+    reports = [(0, 100, 1.0), (1, 500, 2.0), (0, 300, 2.0), (1, 900, 3.0), (0, 700, 4.0)]
+    shown = [display._speed(run, {"n_examples": n, "seconds": seconds}) for run, n, seconds in reports]
+    assert shown == [f"{speed} examples/s" for speed in (100, 250, 200, 400, 200)]
+
+
+def test_the_sizes_of_a_model_are_those_of_its_parts(trained_bi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [TensorGroup("one", 2_000_000, 2_500_000, ("int8", "fp32")), TensorGroup("two", 30_000, 60_000, ("fp16",))]
+    monkeypatch.setattr("polyrank.models.artifacts.read_sizes", lambda folder: parts)
+    shown = json.loads(invoke("info", trained_bi, "--json").stdout)
+    assert [shown[name] for name in ("n_parameters", "n_bytes", "n_bytes_fp32")] == [2_030_000, 2_560_000, 8_120_000]
+    assert [(part["name"], part["n_parameters"]) for part in shown["parts"]] == [("one", 2_000_000), ("two", 30_000)]
+    lines = [re.findall(r"[^\s│]+", line) for line in invoke("info", trained_bi).stdout.splitlines()]
+    assert [line for line in lines if line[0] in ("one", "two", "all")] == [
+        ["one", "int8,", "fp32", "2,000,000", "2.50", "8.00", "3.2"],
+        ["two", "fp16", "30,000", "0.06", "0.12", "2.0"],
+        ["all", "2,030,000", "2.56", "8.12", "3.2"],
+    ]

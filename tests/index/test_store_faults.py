@@ -23,6 +23,7 @@ from polyrank.index.local.lock import LOCK, acknowledged_change
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.serving.catalogue import Catalogue
+from polyrank.serving.errors import HttpError
 from polyrank.storage.durable import new_folder, write_file
 from processes import run
 
@@ -544,6 +545,24 @@ def test_a_catalogue_changes_the_index_that_replaced_the_one_it_opened(tmp_path:
     assert catalogue.add([Candidate("e", "e")], vector, replace=False) == 5
     assert catalogue.remove(["a"]) == (1, 4)
     assert ids(path) == "bcde"
+    catalogue.close()
+
+
+def test_an_addition_is_refused_if_any_candidate_was_changed_or_removed_after_it_was_read(tmp_path: Path) -> None:
+    """``previous`` may name candidates that are not among the new ones, such as a reply that is split in two."""
+    catalogue = Catalogue(made(tmp_path / "i", "abcd"))
+    as_read = [Candidate(name, f"text of {name}") for name in "abcd"]
+    new = [Candidate(name, "new") for name in "ab"]
+    vectors = np.ones((2, D), np.float32)
+    changed = [Candidate("d", "old"), Candidate("d", "text of d", {"x": 1}), Candidate("gone", "text")]
+    for one in changed:
+        for previous in ([one, *as_read], [*as_read, one]):
+            with pytest.raises(HttpError, match=f"candidate '{one.id}' was changed or removed") as refused:
+                catalogue.add(new, vectors, replace=True, previous=previous)
+            assert refused.value.status == 412
+    assert catalogue.read(lambda index: {c.text for _, c in index.iter_candidates()}) == {c.text for c in as_read}
+    assert catalogue.add(new, vectors, replace=True, previous=as_read) == 4
+    assert catalogue.add(new, vectors, replace=True, previous=as_read) == 4  # sent again: nothing is left to do
     catalogue.close()
 
 

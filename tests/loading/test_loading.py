@@ -14,7 +14,7 @@ from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError,
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model
 from polyrank.loading.hub import connect_to_hub
-from polyrank.loading.models import absolute_name, check_apart, model_folder, portable_name, resolved_name
+from polyrank.loading.models import absolute_name, check_apart, model_folder, moved_name, portable_name, resolved_name
 from polyrank.loading.recipes import load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs
 from polyrank.models import new_model
@@ -289,3 +289,21 @@ def test_a_ranker_resolves_to_its_models(tmp_path: Path) -> None:
     check_apart(tmp_path / "other", [ref])
     with pytest.raises(UsageError, match=r"`max_context_tokens` does not apply to .*, whose text lengths are fixed"):
         resolve_model(tmp_path / "ranker", lengths=Lengths(max_context_tokens=40))
+
+
+def test_a_moved_folder_is_the_nearest_one_with_the_longest_end_of_its_path(tmp_path: Path) -> None:
+    """An index and its model moved together; other folders of the same name lie around them."""
+    near = tmp_path / "new" / "project" / "index"
+    places = [
+        near.parent / "runs/a/model",
+        near.parent / "a/model",
+        near.parent / "model",
+        tmp_path / "new/runs/a/model",
+    ]
+    for n, wanted in enumerate(places):
+        for place in places[n:]:
+            place.mkdir(parents=True, exist_ok=True)
+        for name in ("{}", "untuned:{}#truncate_dim=8"):
+            assert moved_name(name.format("/gone/runs/a/model"), near) == name.format(wanted)
+        shutil.rmtree(wanted)
+    assert moved_name("/gone/runs/a/model", near) == "/gone/runs/a/model"

@@ -19,11 +19,13 @@ from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.backbone import empty_backbone
+from polyrank.models.bi_encoder import Tower
 from polyrank.models.build import fit_output_scale, resolve
 from polyrank.models.foreign.files import read_pooling
 from polyrank.models.hugging_face import max_positions
 from polyrank.models.published import read_published
 from polyrank.models.scoring import scores
+from polyrank.models.sentence_layers import build_layer
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
@@ -432,3 +434,19 @@ def test_without_a_stated_length_a_backbone_accepts_512_tokens() -> None:
     assert (max_positions(relative), max_positions(endless)) == (512, 512)
     relative.config.max_position_embeddings = None
     assert max_positions(relative) == 512
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (5, 3), (3, 5), (0, 5, 0), (5, 0, 3, 0)])
+@pytest.mark.parametrize("projection_dim", [None, 2])
+def test_a_tower_has_the_dimension_of_its_last_layer_that_changes_it(
+    sizes: tuple[int, ...], projection_dim: int | None, tiny_backbone: Path
+) -> None:
+    backbone = empty_backbone(json.loads((tiny_backbone / "config.json").read_text()))
+    layers, n_in = [], backbone.dimension
+    for n_out in sizes:
+        dense = {"kind": "Dense", "n_in": n_in, "n_out": n_out, "bias": True, "residual": False, "adds_inputs": False}
+        layers.append(build_layer(dense | {"activation": "Tanh"} if n_out else {"kind": "Normalize"}))
+        n_in = n_out or n_in
+    tower = Tower(backbone, projection_dim, 1.0, layers=layers)
+    vectors = tower.finish(torch.ones(4, backbone.dimension))
+    assert vectors.shape == (4, tower.dimension) == (4, projection_dim or n_in)
