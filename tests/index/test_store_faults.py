@@ -19,6 +19,7 @@ import pytest
 
 from polyrank.errors import ArtifactError, DataError, LockedError, UsageError
 from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, write_index
+from polyrank.index.filters import read_filter
 from polyrank.index.local.lock import LOCK, acknowledged_change
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
@@ -563,6 +564,22 @@ def test_an_addition_is_refused_if_any_candidate_was_changed_or_removed_after_it
     assert catalogue.read(lambda index: {c.text for _, c in index.iter_candidates()}) == {c.text for c in as_read}
     assert catalogue.add(new, vectors, replace=True, previous=as_read) == 4
     assert catalogue.add(new, vectors, replace=True, previous=as_read) == 4  # sent again: nothing is left to do
+    catalogue.close()
+
+
+@pytest.mark.parametrize("page", [2, 5])
+def test_a_filter_removes_what_passes_it_on_every_page(
+    page: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyrank.serving.catalogue.PAGE", page)
+    catalogue = Catalogue(made(tmp_path / "i", "a"))
+    mine = [Candidate(name, name, {"of": "me" if name in "bdefh" else "you"}) for name in "bcdefgh"]
+    catalogue.add(mine, np.ones((7, D), np.float32), replace=False)
+    within = read_filter("of = 'me'")
+    assert catalogue.remove(["a", "b", "c", "none"], within) == (1, 7)
+    assert catalogue.remove(None, within) == (4, 3)
+    assert ids(tmp_path / "i") == "acg"
+    assert catalogue.remove(None) == (0, 3)
     catalogue.close()
 
 

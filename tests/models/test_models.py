@@ -21,7 +21,7 @@ from polyrank.models.artifacts import save_model
 from polyrank.models.backbone import empty_backbone
 from polyrank.models.bi_encoder import Tower
 from polyrank.models.build import fit_output_scale, resolve
-from polyrank.models.foreign.files import read_pooling
+from polyrank.models.foreign.files import _routed, read_pooling
 from polyrank.models.hugging_face import max_positions
 from polyrank.models.published import read_published
 from polyrank.models.scoring import scores
@@ -450,3 +450,23 @@ def test_a_tower_has_the_dimension_of_its_last_layer_that_changes_it(
     tower = Tower(backbone, projection_dim, 1.0, layers=layers)
     vectors = tower.finish(torch.ones(4, backbone.dimension))
     assert vectors.shape == (4, tower.dimension) == (4, projection_dim or n_in)
+
+
+def test_the_most_particular_route_of_a_side_is_taken(tmp_path: Path) -> None:
+    """Routes are mapped by task and kind of input; without a mapping they are named by the side, or for all texts."""
+    keys = (("query", "text"), ("query", None), (None, "text"), (None, None))
+    (tmp_path / "router").mkdir()
+    for n in range(32):
+        mapped = [key for bit, key in enumerate(keys) if n >> bit & 1]
+        names = [*map(str, mapped), *(["query"] if n & 16 else []), "text", "document"]
+        router = {
+            "types": {f"{name}/{part}": f"type of {part}" for name in names for part in "ab"},
+            "structure": {name: [f"{name}/a", f"{name}/b"] for name in names},
+            "parameters": {"route_mappings": {str(key): str(key) for key in [*reversed(mapped), ("document", "text")]}},
+        }
+        (tmp_path / "router" / "router_config.json").write_text(json.dumps(router))
+        listed = [{"path": "router", "type": "sentence_transformers.models.Router"}, {"path": "", "type": "Normalize"}]
+        found = _routed(tmp_path, listed, "query")
+        assert found == [
+            *({"path": f"router/{names[0]}/{part}", "type": f"type of {part}"} for part in "ab"), listed[1]
+        ]  # fmt: skip

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -1436,3 +1437,16 @@ def test_an_answer_that_is_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert asyncio.run(talk(2**20, 2**21)) == b"x" * 2**21
     monkeypatch.setattr("polyrank.serving.protocol.READING_S", 0.05)
     asyncio.run(talk(2**24, 0))  # more than the system's buffers hold
+
+
+@pytest.mark.parametrize("most", [20, 100, None])
+def test_a_text_takes_as_long_as_what_is_read_of_it(most: int | None) -> None:
+    info = SimpleNamespace(max_context_tokens=most, max_candidate_tokens=most and most // 2)
+    server: Any = SimpleNamespace(pool=SimpleNamespace(info={"m": info}))
+    for length in (0, 3, 40, 68, 69, 400, 3_000):
+        n = length // 4 + 3
+        chunked = n if n <= (most or 1_024) // 2 else 3 * n
+        sides = {"context": min(n, most or 512), "candidate": min(n, (most or 1_024) // 2), "document": chunked}
+        for side, wanted in sides.items():
+            texts = ["x" * length, "y" * length]
+            assert Server.tokens(server, "m", texts, cast(Any, side)) == 2 * wanted + 2 * length // 200
