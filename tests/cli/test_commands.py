@@ -18,7 +18,6 @@ from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
 from polyrank.cli.interrupts import discard_partial_output
-from polyrank.cli.ranking import _documents
 from polyrank.cli.training import TrainingDisplay
 from polyrank.cli.tuning import _weights
 from polyrank.config.models import BiConfig, TextPolicy
@@ -416,17 +415,6 @@ def test_weights_of_terms_may_be_of_paths_with_an_equals_sign(name: str, value: 
 def test_a_weight_that_is_none_is_shown(argument: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--weight {argument!r} is not TERM=WEIGHT")):
         _weights(["a=1", argument, "b=2"])
-
-
-def test_documents_of_several_files_have_the_names_of_their_files(tmp_path: Path) -> None:
-    files = [tmp_path / f"{name}.jsonl" for name in "xyz"]
-    for file in files:
-        file.write_text("".join(json.dumps({"text": f"{file.stem}{n}"} | ({"id": "own"} if n == 2 else {})) + "\n"
-                                for n in (1, 2, 3)))  # fmt: skip
-    assert [(d.id, d.text) for d in _documents(files)] == [
-        (f"{file}:{name}", f"{file.stem}{n}") for file in files for n, name in ((1, "1"), (2, "own"), (3, "3"))
-    ]
-    assert [d.id for d in _documents(files[1:2])] == ["1", "own", "3"]
 
 
 def test_each_training_has_its_own_speed() -> None:

@@ -3,6 +3,7 @@
 import shutil
 import socket
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model
 from polyrank.loading.hub import connect_to_hub
 from polyrank.loading.models import absolute_name, check_apart, model_folder, moved_name, portable_name, resolved_name
-from polyrank.loading.recipes import load_recipe, resolve_recipe
+from polyrank.loading.recipes import _start, load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs
 from polyrank.models import new_model
 from polyrank.scorers.lexical import corpus_of
@@ -307,3 +308,23 @@ def test_a_moved_folder_is_the_nearest_one_with_the_longest_end_of_its_path(tmp_
             assert moved_name(name.format("/gone/runs/a/model"), near) == name.format(wanted)
         shutil.rmtree(wanted)
     assert moved_name("/gone/runs/a/model", near) == "/gone/runs/a/model"
+
+
+def test_a_network_that_starts_trained_inherits_at_most_the_scale_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stored scale may have been fitted to a target; the recipe's own, or a cosine's, takes its place."""
+    names = ("output_scale", "match_output_std", "match_self_score")
+    monkeypatch.setattr("polyrank.loading.recipes.has_document", lambda folder, kind: True)
+    for stored, given in product(range(8), range(8)):
+        for normalize, is_given in ((False, False), (True, False), (True, True)):
+            settings = {name: 2.0 for bit, name in enumerate(names) if stored >> bit & 1}
+            model = {name: 3.0 for bit, name in enumerate(names) if given >> bit & 1} | {"kind": "bi"}
+            (model if is_given else settings)["normalize"] = normalize
+            document = {"model": {"kind": "bi", "backbone": "b", **settings}, "text": {}}
+            monkeypatch.setattr("polyrank.loading.recipes.read_document", lambda folder, kind, it=document: it)
+            start = _start(model, {"init_from": str(tmp_path)}, "train")
+            kept = names[2:] if normalize else names[:1] if "output_scale" in settings else names
+            kept = () if given else kept
+            assert {name for name in names if name in start["model"]} == {name for name in kept if name in settings}
+            assert start["model"]["backbone"] == "b"
