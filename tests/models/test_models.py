@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from itertools import product
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 import transformers
 from hypothesis import given, settings, strategies as st
 
-from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, Reduction, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.backbones import BackboneRef, resolve_backbone
 from polyrank.loading.recipes import load_recipe
@@ -22,6 +23,7 @@ from polyrank.models.backbone import empty_backbone
 from polyrank.models.bi_encoder import Tower
 from polyrank.models.build import fit_output_scale, resolve
 from polyrank.models.foreign.files import _routed, read_pooling
+from polyrank.models.foreign.networks import SentenceEncoder
 from polyrank.models.hugging_face import max_positions
 from polyrank.models.published import read_published
 from polyrank.models.scoring import scores
@@ -470,3 +472,16 @@ def test_the_most_particular_route_of_a_side_is_taken(tmp_path: Path) -> None:
         assert found == [
             *({"path": f"router/{names[0]}/{part}", "type": f"type of {part}"} for part in "ab"), listed[1]
         ]  # fmt: skip
+
+
+def test_each_side_is_pooled_in_its_own_way(tiny_backbone: Path) -> None:
+    model, _ = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), shared_towers=True))
+    tower, tokens = model.context_tower.eval(), pad([[2, 9, 8, 7, 3], [2, 5, 3]])
+    ways: list[tuple[Reduction, ...]] = [("first",), ("mean", "last"), ("sqrt_n",)]
+    with torch.no_grad():
+        alone = {way: SentenceEncoder([tower], [way]).encode_candidates(tokens) for way in ways}
+        for context, candidate in product(ways, ways):
+            encoder = SentenceEncoder([tower], [context, candidate])
+            torch.testing.assert_close(encoder.encode_contexts(tokens)[0][:, 0], alone[context])
+            torch.testing.assert_close(encoder.encode_candidates(tokens), alone[candidate])
+            assert encoder.is_plain == (context == candidate and len(context) == 1)
