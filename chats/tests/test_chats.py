@@ -768,6 +768,8 @@ def test_transcripts(write: Write) -> None:
     text = "Agent: hello\nhow are you?\nAnn: fine:\n\n[10:15] Agent: bye\nAnn: bye\n"
     first = [("agent", "hello\nhow are you?"), ("customer", "fine:")]
     assert talk(import_chats(write("x.txt", text))) == {"x:1": first, "x:2": [("agent", "bye"), ("customer", "bye")]}
+    for rule in ("-----", "===", "* * *", "~~~~"):
+        assert talk(import_chats(write("x.txt", text.replace("\n\n", f"\n{rule}\n")))).keys() == {"x:1", "x:2"}
     spaced = text.replace("\n", "\n\n").replace("\n\n\n", "\n\n")
     with pytest.raises(DataError, match=r"x\.txt:3: does not begin with a name"):
         import_chats(write("x.txt", spaced))

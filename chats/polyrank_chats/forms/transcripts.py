@@ -1,4 +1,4 @@
-"""Plain text with lines such as ``Name: text``; blank lines separate conversations.
+"""Plain text with lines such as ``Name: text``; blank lines and rules separate conversations.
 
 In WebVTT, SubRip, and texts with headings such as ``Ann Lee  0:03``, the lines have times; a file is a conversation.
 Cells of a table may hold transcripts.
@@ -118,9 +118,9 @@ def _name(found: re.Match[str]) -> str:
 
 
 def _blocks(text: str) -> Iterator[Lines]:
-    """Blocks of stripped lines between blank lines."""
+    """Blocks of stripped lines between blank lines and rules, such as -----."""
     block: Lines = []
-    for number, line in enumerate([*text.split("\n"), ""], 1):
+    for number, line in enumerate([*re.sub(r"(?m)^[-=_~#* \t]{3,}\r?$", "", text).split("\n"), ""], 1):
         if line.strip():
             block.append((number, line.strip()))
         elif block:
