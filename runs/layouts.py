@@ -535,6 +535,10 @@ the largest difference from sentence-transformers in fp32, on random weights; a 
 Qwen3-Reranker and bge-reranker-v2-gemma score by the prompts on their cards, other plain language models by "yes"
 against "no" after a chat template with the roles query and document.
 
+fp16 and bf16 weights are computed in fp32; sentence-transformers computes them narrow, which moves scores by about
+0.001 (fp16) or 0.01 (bf16). Of texts over the limit, polyrank keeps a context's end and a candidate's start.
+Tokenizers that are only a SentencePiece model need `polyrank[sentencepiece]`.
+
 `MODEL#truncate_dim=64` keeps the first 64 numbers; `train.method.matryoshka_dims = [64]` trains for it.
 
 A training starts with the same scores. Prompts become `text.context_prefix` and `text.candidate_prefix`. Models that

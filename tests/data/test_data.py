@@ -100,7 +100,7 @@ def test_the_first_good_row_decides_the_kind(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", "{", PAIR, {"turns": ["a", "b"]})
     loaded = read_examples(path, skip_bad=True)
     assert (loaded.report.n_rows, loaded.report.n_examples, loaded.report.n_bad) == (3, 1, 2)
-    assert loaded.report.messages[1].startswith(f'{path}:3: missing field "response"; ')
+    assert loaded.report.messages[1].startswith(f'{path}:3: missing field "context"; ')
 
 
 def test_arguments_that_do_not_go_with_the_kind(tmp_path: Path) -> None:

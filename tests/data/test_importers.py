@@ -329,12 +329,11 @@ def test_dstc7_as_released_keeps_speakers_and_every_second_turn_back_is_a_respon
     ]
 
 
-def test_raw_pairs_must_be_imported_first(tmp_path: Path) -> None:
-    source = written(tmp_path / "x.jsonl", '{"context": "now", "context/0": "before", "response": "yes"}')
-    with pytest.raises(
-        DataError, match=r'x\.jsonl:1: field "context/0" holds an earlier turn; .* polyrank import corpus pairs'
-    ):
-        read_examples(source)
+def test_pairs_are_read_without_an_import(tmp_path: Path) -> None:
+    row = '{"context": "now", "context/0": "before", "context/10": "", "context/2": "first", "response": "yes"}'
+    source = written(tmp_path / "x.jsonl", row)
+    assert read_examples(source).examples == import_examples("pairs", source).examples
+    assert read_examples(source).examples[0].context == ("first", "before", "now")
 
 
 def test_every_turn_of_ubuntu_v2_is_a_response(tmp_path: Path) -> None:

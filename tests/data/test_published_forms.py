@@ -39,6 +39,16 @@ ONE = [(("q",), ("right", "bad", "worse"), (0,))]
          "hard_negative_ctxs": [{"text": "bad"}], "negative_ctxs": [{"text": "worse"}]},
         {"query": "q", "positive": ["right"], "hard_negatives": ["bad", "worse"]},
         {"prompt": "q", "chosen": "right", "rejected": ["bad", "worse"]},
+        {"question": "q", "answer": "right", "negative_1": "bad", "negative_2": "worse"},
+        {"query": "q", "positive": "right", "hard_negative_1": "bad", "hard_negative_2": "worse"},
+        {"query": "q", "pos_doc": "right", "neg1": "bad", "neg2": "worse"},
+        {"query": "q", "document": "right", "negatives": ["bad", "worse"], "dataset": "nomic"},
+        {"query": "q", "relevant_passages": ["right"], "hard_negatives": ["bad", "worse"]},
+        {"query": "q", "positive_passages": {"docid": ["1"], "text": ["right"]},
+         "negative_passages": {"docid": ["2", "3"], "text": ["bad", "worse"]}},
+        {"messages": [{"role": "user", "content": "q"}],
+         "positive_messages": [[{"role": "assistant", "content": "right"}]],
+         "negative_messages": [[{"role": "user", "content": "bad"}], [{"role": "user", "content": "worse"}]]},
         {"query": "q", "docs": ["right", "bad", "worse"], "labels": [1, 0, 0]},
         {"query": "q", "documents": ["right", "bad", "worse"], "labels": [True, False, False]},
     ],
@@ -62,6 +72,16 @@ def test_labelled_rows_are_a_list_for_each_query_in_any_order(
     if sign != "jsonl":
         rows = [{"csv": ",", "tsv": "\t"}[sign].join(row) for row in (names, *labelled)]
     assert examples(tmp_path / f"x.{sign}", *rows) == [*ONE, (("other",), ("x", "y"), (1,))]
+
+
+def test_lists_of_queries_are_no_turns(tmp_path: Path) -> None:
+    for row in ({"query": ["a", "b"], "positive": ["p"]}, {"query": ["Represent", "q"], "pos": ["x", "y"], "neg": []},
+                {"question": ["a"], "answer": ["b"]}, {"query": ["a"], "passage": "p", "label": 1}):  # fmt: skip
+        with pytest.raises(DataError, match="is a list of texts; name turns context, or give each query its own row"):
+            examples(tmp_path / "x.jsonl", row)
+    for cell in ("\"['a', 'b']\"", '"[""a""]"', "\"['a' 'b']\""):
+        with pytest.raises(DataError, match=r"x\.csv:2: the cell \[.* holds a list; write JSON lines or Parquet"):
+            examples(tmp_path / "x.csv", "query,pos", f"q,{cell}")
 
 
 def test_rejected_responses_are_negatives(tmp_path: Path) -> None:
@@ -217,6 +237,7 @@ def read(path: Path, value: Any, **options: Any) -> list[tuple[Any, ...]]:
     return [(e.id, e.background, e.context, e.candidates, e.relevant) for e in examples]
 
 
+HH = "\n\nHuman: a\n\nAssistant: b\n\nHuman: Hi\n\nAssistant:"
 SYSTEM = {"role": "system", "content": "Be kind."}
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
 
@@ -256,6 +277,20 @@ def said(*turns: tuple[str, str], speaker: str = "from", text: str = "value") ->
          "dialog": said(("0_Apprentice", "hi"), ("1_Wizard", "hello"), ("0_Apprentice", "rain?"),
                         ("1_Wizard", "no rain"), speaker="speaker", text="text")},
         {"data": ["hi", "hello", "rain?", "no rain"]},
+        {"conversations": ["hi", "hello", "rain?", "no rain"], "source": "lima"},
+        {"dialogue": ["customer: hi", "agent: hello", "customer: rain?", "agent: no rain"]},
+        {"services": ["weather"], "turns": {"turn_id": ["0", "1", "2", "3"], "speaker": [0, 1, 0, 1],
+                                            "utterance": ["hi", "hello", "rain?", "no rain"]}},
+        {"messages": {"role": ["user", "assistant"] * 2, "content": ["hi", "hello", "rain?", "no rain"]}},
+        {"conversation": [{"input": "hi", "output": "hello"}, {"input": "rain?", "output": "no rain"}]},
+        {"contents": [{"role": who, "parts": [{"text": text}]} for who, text in
+                      (("user", "hi"), ("model", "hello"), ("user", "rain?"), ("model", "no rain"))]},
+        {"instruction": "hi", "response": "hello",
+         "conversations": said(("human", "hi"), ("gpt", "hello"), ("human", "rain?"), ("gpt", "no rain"))},
+        {"conversations": said(("user", "hi"), ("assistant", "hello"), ("user", "rain?"),
+                               ("assistant", '[weather(city="Rome")]'), ("tool", "0"), ("assistant", "no rain"))},
+        {"turns": [{"author": who, "text": text} for who, text in
+                   (("user", "hi"), ("wizard", "hello"), ("user", "rain?"), ("wizard", "no rain"))]},
     ],
 )  # fmt: skip
 def test_a_conversation_is_a_dialogue_of_the_assistants_replies(tmp_path: Path, row: dict[str, Any]) -> None:
@@ -272,9 +307,10 @@ def test_rows_of_one_line_are_several_dialogues(tmp_path: Path) -> None:
     for untrained in ({"weight": 0}, {"train": False}):
         turns = [user("hi"), assistant("no", **untrained), user("x"), assistant("yes", weight=1, train=True)]
         assert [row[3] for row in read(tmp_path / "x.json", [{"messages": turns}])] == [("yes",)]
-    row = {"messages": [user("hi"), assistant("no", weight=0), user("x"), assistant("yes")]}
     expected = [(f"x:{line}#3", (), ("hi", "no", "x"), ("yes",), (0,)) for line in (1, 2)]
-    assert read(tmp_path / "x.json", [row, row]) == expected
+    for mark in ({"weight": 0}, {"train": False}, {"loss": False}):
+        row = {"messages": [user("hi"), assistant("no", **mark), user("x"), assistant("yes")]}
+        assert read(tmp_path / "x.json", [row, row]) == expected
 
 
 def test_files_of_one_object(tmp_path: Path) -> None:
@@ -326,6 +362,20 @@ def test_files_of_one_object(tmp_path: Path) -> None:
         ({"input": {"messages": [SYSTEM, user("Hi")], "tools": []}, "preferred_output": [assistant("yes")],
           "non_preferred_output": [assistant("no")]}, ("Hi",), ("yes", "no"), (0,)),
         ({"query": "Hi", "positive": ["yes", "oui"], "negative": ["no"]}, ("Hi",), ("yes", "oui", "no"), (0, 1)),
+        ({"chosen": f"{HH} yes", "rejected": f"{HH} no"}, ("a", "b", "Hi"), ("yes", "no"), (0,)),
+        ({"prompt": HH, "chosen": "yes", "rejected": "no"}, ("a", "b", "Hi"), ("yes", "no"), (0,)),
+        ({"prompt": "a", "chosen": [user("a"), assistant("b"), user("Hi"), assistant("yes")],
+          "rejected": [user("a"), assistant("b"), user("Hi"), assistant("no")]},
+         ("a", "b", "Hi"), ("yes", "no"), (0,)),
+        ({"messages": [user("Hi"), assistant("yes")], "rejected_response": "no"}, ("Hi",), ("yes", "no"), (0,)),
+        ({"messages": [user("Hi")], "chosen": "yes", "rejected": "no"}, ("Hi",), ("yes", "no"), (0,)),
+        ({"messages": [user("a"), assistant("b"), user("Hi")], "answers": ["yes"]}, ("a", "b", "Hi"), ("yes",), (0,)),
+        ({"query": "Hi", "response": "yes", "history": [["a", "b"]]}, ("a", "b", "Hi"), ("yes",), (0,)),
+        ({"instruction": "Hi", "input": "oui", "response": "yes"}, ("Hi\noui",), ("yes",), (0,)),
+        ({"q_id": "1", "title": "Hi", "selftext": "", "answers": {"text": ["yes", "oui"], "score": [9, 3]}},
+         ("Hi",), ("yes", "oui"), (0, 1)),
+        ({"question": "Hi", "paragraphs": [{"paragraph_text": "no", "is_supporting": False},
+          {"paragraph_text": "yes", "is_supporting": True}], "answer": "x"}, ("Hi",), ("no", "yes"), (1,)),
         ({"query": "Hi", "query_id": 3, "answers": ["yes"], "passages": {"is_selected": [0, 1], "url": ["", ""],
           "passage_text": ["no", "yes"]}}, ("Hi",), ("no", "yes"), (1,)),
         ({"context": "yes", "question": "Hi", "answers": {"text": ["y"]}}, ("Hi",), ("yes",), (0,)),
@@ -354,6 +404,12 @@ def test_questions_that_do_not_match_the_answers_are_refused(tmp_path: Path, row
         examples(tmp_path / "x.jsonl", row)
 
 
+def test_preferences_after_different_contexts_are_refused(tmp_path: Path) -> None:
+    row = {"chosen": f"{HH} yes", "rejected": "\n\nHuman: other\n\nAssistant: no"}
+    with pytest.raises(DataError, match='"rejected" answers another context than "chosen"; leave the row out'):
+        examples(tmp_path / "x.jsonl", row)
+
+
 def test_judgements_by_ids_are_ranked_against_a_corpus(tmp_path: Path) -> None:
     row = {"query_id": "1", "query_text": "q", "query_image": None, "positive_document_ids": ["d1"], "source": "s"}
     assert read(tmp_path / "x.jsonl", row) == [("1", (), ("q",), (), ())]
@@ -374,11 +430,14 @@ def test_judgements_by_ids_are_ranked_against_a_corpus(tmp_path: Path) -> None:
         ({"query_id": 1, "doc_ids": [2], "labels": [0.5]}, "lists of ids"),
         ({"train": [{"personality": ["a"], "utterances": []}], "valid": []}, "Persona-Chat"),
         ({"messages-so-far": [], "example-id": 1}, "DSTC7"),
+        ({"article": "x", "question": "q", "options": ["a", "b"], "answer": "A"}, "multiple choice"),
+        ({"context": "x", "question": "q", "response": "a"}, "question, context and response"),
+        ({"conv_id": "1", "utterance_idx": 1, "context": "sad", "prompt": "p"}, "EmpatheticDialogues"),
     ],
 )
 def test_other_forms_are_refused_by_name_with_what_to_do(tmp_path: Path, row: dict[str, Any], name: str) -> None:
     with pytest.raises(
-        DataError, match=rf"x\.json:1: a row of {name}, which polyrank does not read; (use|write|keep) "
+        DataError, match=rf"x\.json:1: a row of {name}, which polyrank does not read; (use|write|keep|join|name) "
     ):
         examples(tmp_path / "x.json", row)
 

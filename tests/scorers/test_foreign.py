@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -459,6 +461,23 @@ def test_a_tokenizer_without_its_fast_form_is_the_reason(bi: Path) -> None:
     (bi / "tokenizer_config.json").write_text('{"tokenizer_class": "CanineTokenizer"}', "utf-8")
     with pytest.raises(ArtifactError, match=r"cannot read the tokenizer in .* \(it has no tokenizer.json\)"):
         load(bi)
+
+
+def test_a_tokenizer_that_is_only_a_sentencepiece_model(
+    network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(sentences(network("XLMRoberta"), Pooling(32, "mean")), tmp_path / "m")
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        (folder / name).unlink(missing_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter((DOCUMENTS + QUERIES) * 9), model_prefix=str(folder / "sentencepiece.bpe"),
+        vocab_size=60, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    scores = load(folder).score(QUERIES[:1], [DOCUMENTS[:3]])
+    assert scores[0] == pytest.approx(theirs(SentenceTransformer(str(folder)), QUERIES[:1], DOCUMENTS[:3])[0], abs=1e-5)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(UsageError, match=r'sentencepiece is not installed; .* "polyrank\[sentencepiece\]"'):
+        load(folder)
 
 
 def test_missing_heads_are_never_initialized_randomly(network: Any) -> None:

@@ -163,7 +163,8 @@ def read_serving(
         named = values.pop("models", {})
         if not isinstance(named, dict) or not all(isinstance(path, str) for path in named.values()):
             raise ConfigError('models is not a table of names and paths; write [models] and name = "path" below it')
-        models = {checked_name(name): _located(path, folder) for name, path in named.items()}
+        # relative to the config file, if it exists there; otherwise a name, as on the command line
+        models = {checked_name(n): str(at) if (at := folder / path).exists() else path for n, path in named.items()}
     for path in paths:
         name, location = _named(path)
         if name in models:
@@ -230,11 +231,6 @@ def _changed(settings: ServingSettings, changes: Mapping[str, Any]) -> ServingSe
         groups[group] = replace(getattr(settings, group), **some)
     own = {key: value for key, value in changes.items() if not key.startswith(("feedback_", "hook_"))}
     return replace(settings, **own, **groups)
-
-
-def _located(path: str, folder: Path) -> str:
-    """A path relative to the config file, if it exists there; otherwise a name, as on the command line."""
-    return str(folder / path) if (folder / path).exists() else path
 
 
 def _named(text: str) -> tuple[str, str]:

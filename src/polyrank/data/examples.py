@@ -1,6 +1,7 @@
 """Files of examples, which have one of four kinds of rows.
 
-    pairs       {"context": [turns] or text, "response": text}           may have "negatives": [texts]
+    pairs       {"context": [turns] or text, "response": text}           may have "negatives": [texts], and earlier
+                                                                         turns as "context/0", "context/1", ...
     dialogues   {"turns": [{"speaker", "text"} or text]}                 each turn answers all turns before it
     candidates  {"context", "candidates": [texts], "relevant": [positions] or position}
     pool        {"context", "relevant_ids": [ids]}                       against a file of {"id", "text"}
@@ -9,6 +10,7 @@ Every kind may have "id" and "background", and relevant ids may have "grades"; t
 as the time of a dialogue. CSV and Parquet files hold the same rows as columns.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -105,12 +107,11 @@ class Reader:
         return examples
 
     def _pairs(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
-        if earlier := next((field for field in row if field.startswith("context/")), None):
-            raise ValueError(
-                f'field "{earlier}" holds an earlier turn; join the turns first, by polyrank import corpus pairs'
-            )
+        names = (name for name in row if re.fullmatch(r"context/\d+", name) and row[name] not in (None, ""))
+        back = sorted(names, key=lambda name: int(name.removeprefix("context/")), reverse=True)
+        context = (*(fields.text(row, name) for name in back), *fields.context(row))
         candidates = (fields.text(row, "response"), *fields.optional_texts(row, "negatives"))
-        yield Example(fields.context(row), candidates, (0,), name, background)
+        yield Example(context, candidates, (0,), name, background)
 
     def _candidates(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         relevant_ids = fields.identifiers(row, "relevant_ids") if row.get("relevant_ids") is not None else ()

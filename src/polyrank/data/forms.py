@@ -14,8 +14,7 @@ from polyrank.data.values import Row, items_of, object_of, objects_in
 
 _declared = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
 FORMS: list[dict[str, Any]] = _declared.pop("form")
-_NOT_SAID = re.compile("|".join(_declared.pop("not_said")), re.DOTALL)
-# usual names of fields by what they hold, and of speakers
+PATTERNS = {name: re.compile("|".join(one), re.DOTALL | re.I) for name, one in _declared.pop("patterns").items()}
 WORDS: dict[str, list[str]] = {name: words.split() for name, words in _declared.items()}
 
 
@@ -26,11 +25,14 @@ def opened(row: Row) -> Iterator[Row]:
     [{'title': 't', 'context': 'c', 'question': 'q'}]
     >>> list(opened({"MUL1.json": {"log": [{"text": "hi"}]}}))
     [{'id': 'MUL1.json', 'log': [{'text': 'hi'}]}]
+    >>> list(opened({"messages": {"role": ["user", "assistant"], "content": ["hi", "hello"]}}))
+    [{'messages': [{'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'hello'}]}]
     """
+    row = {name: _objects(value) for name, value in row.items()}
     lists = [name for name in WORDS["rows"] if objects_in(row.get(name))]
-    if row and all(_field_of_turns(object_of(one)) for one in row.values()):
+    if row and all(field_of_turns(object_of(one)) for one in row.values()):
         yield from ({"id": name} | one for name, one in row.items())
-    elif lists and not _form_of(row) and not _field_of_turns(row):
+    elif lists and not _form_of(row) and not field_of_turns(row):
         around = {name: value for name, value in row.items() if name != lists[0]}
         for one in objects_in(row[lists[0]]):
             yield from opened(around | one)
@@ -57,12 +59,13 @@ def renamed(row: Row) -> Row:
         raise ValueError(f"a row of {form['name']}, which polyrank does not read; {form['do']}")
     made = _id_of(row)
     for name, paths in form["fields"].items():
-        made[name] = _context([_at(row, path) for path in paths]) if isinstance(paths, list) else _at(row, paths)
+        made[name] = context_of([_at(row, path) for path in paths]) if isinstance(paths, list) else _at(row, paths)
     if "exchanges" in form:
-        asked, answered = ([*filter(None, items_of(_at(row, path)))] for path in form["exchanges"])
-        if not len(asked) == len(answered) > 0:
-            raise ValueError(f"{len(asked)} questions and {len(answered)} answers; give each question one answer")
-        made["turns"] = list(_turns([*zip(asked, answered, strict=True)]))
+        lists = [[one for one in items_of(_at(row, path)) if one is not None] for path in form["exchanges"]]
+        if not len(lists[0]) == len(lists[-1]) > 0:
+            raise ValueError(f"{len(lists[0])} questions and {len(lists[-1])} answers; give each question one answer")
+        exchanges = zip(*lists, strict=True)
+        made["turns"] = list(_turns([text for exchange in exchanges for text in exchange], alternating=True))
     if "if" in form:
         answers = _at(row, form["if"])
         is_right = any(answers.values()) if isinstance(answers, dict) else bool(answers)
@@ -83,7 +86,7 @@ def as_dialogue(row: Row) -> Row:
     >>> as_dialogue({"conversations": turns})["turns"]
     [{'speaker': 'human', 'text': 'hi'}, {'speaker': 'assistant', 'text': 'hello'}]
     """
-    name = _field_of_turns(row)
+    name = field_of_turns(row)
     if name is None:
         return row
     turns = list(_turns(row[name], alternating=name in WORDS["alternating"]))
@@ -93,11 +96,16 @@ def as_dialogue(row: Row) -> Row:
 
 
 def texts_of_messages(value: Any) -> list[str] | None:
-    """The texts of a message or of a list of messages; None if the value is neither.
+    """The texts of a message, of a list of messages, or of a text in which marks precede them; None of other values.
 
     >>> texts_of_messages([{"role": "system", "content": "Be kind."}, {"role": "assistant", "content": "Hi!"}])
     ['Hi!']
+    >>> texts_of_messages("\\n\\nHuman: Hi\\n\\nAssistant: Hello.")
+    ['Hi', 'Hello.']
     """
+    if isinstance(value, str):
+        before, *said = PATTERNS["marks"].split(value)
+        return [text.strip() for text in said if text.strip()] if said and not before else None
     messages = items_of(value)
     if not messages or not all(_first(object_of(one), "speaker") and _first(one, "text") for one in messages):
         return None
@@ -123,6 +131,14 @@ def _at(value: Any, path: str) -> Any:
     return _at(found, rest) if rest else found
 
 
+def _objects(value: Any) -> Any:
+    """A list of objects, which datasets stores as an object of lists, as that list; other values unchanged."""
+    lists = [*value.values()] if isinstance(value, dict) else []
+    if lists and all(isinstance(one, list) and len(one) == len(lists[0]) > 0 for one in lists):
+        return [dict(zip(value, items, strict=True)) for items in zip(*lists, strict=True)]
+    return value
+
+
 def _first(row: Row, kind: str) -> str | None:
     """The first field of a row that holds this."""
     return next((name for name in WORDS[kind] if name in row), None)
@@ -133,7 +149,7 @@ def _id_of(row: Row) -> Row:
     return {"id": row[name]} if name else {}
 
 
-def _field_of_turns(row: Row) -> str | None:
+def field_of_turns(row: Row) -> str | None:
     """The field with the turns of a conversation of another form."""
     for name in WORDS["turns"]:
         match row.get(name):
@@ -153,21 +169,23 @@ def _turns(items: list[Any], *, alternating: bool = False) -> Iterator[Row]:
             yield from _turns([*item], alternating=True)
             continue
         turn = item if isinstance(item, dict) else {"text": item}
+        if isinstance(item, str) and (spoken := PATTERNS["spoken"].match(item)):
+            turn = {"speaker": spoken[1], "text": item[spoken.end() :]}
         text, field = turn.get(_first(turn, "text") or ""), _first(turn, "speaker")
         if isinstance(text, list):  # parts of a message
             text = "\n".join(part["text"] for part in map(object_of, text) if isinstance(part.get("text"), str))
         speaker = str(turn[field]) if field else ("user", "assistant")[number % 2] if alternating else None
         word = re.sub(r"^\d+_", "", speaker or "").casefold()
         is_prompt = word in WORDS["skipped"] and not (word == "system" and field == "speaker")
-        if not isinstance(text, str) or not text.strip() or is_prompt or _NOT_SAID.match(text):
+        if not isinstance(text, str) or not text.strip() or is_prompt or PATTERNS["not_said"].match(text):
             continue
         if word in WORDS["assistants"]:
-            is_trained = turn.get("weight") != 0 and turn.get("train") is not False
+            is_trained = 0 not in map(turn.get, ("weight", "train", "loss"))  # False is 0
             speaker = "assistant" if is_trained else "assistant with weight 0"
         yield {"speaker": speaker, "text": text}
 
 
-def _context(values: list[Any]) -> list[str]:
+def context_of(values: list[Any]) -> list[str]:
     """A context of texts and of lists of turns: the turns, then the texts, joined by line breaks."""
     turns = [turn["text"] for value in values if isinstance(value, list) for turn in _turns(value)]
     text = "\n".join(value for value in values if isinstance(value, str) and value)

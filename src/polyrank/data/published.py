@@ -11,17 +11,15 @@ Forms of ``forms.toml`` are read too, also as one JSON object per file. A text m
 ``text``, which are joined by a blank, as BEIR's readers do.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from polyrank.data import fields
-from polyrank.data.forms import WORDS, as_dialogue, opened, renamed, texts_of_messages
+from polyrank.data import fields, forms
+from polyrank.data.forms import WORDS, texts_of_messages
 from polyrank.data.rows import OnBad
-from polyrank.data.values import Row, type_name
+from polyrank.data.values import Row, items_of, type_name
 
-NUMBERED = re.compile(r"(?:negative|neg)_(\d+)")
-OWN_FIELDS = ("candidates", "relevant_ids", "turns")
+OWN_FIELDS = ("candidates", "relevant_ids")
 OWN = ("context", "response")
 MARKS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False, "-1": False, "-1.0": False}
 
@@ -33,7 +31,7 @@ def as_own(row: Row) -> Row:
         ValueError: a text or a label is bad, or polyrank does not read the form.
     """
     made = as_candidates(row)
-    return as_dialogue(made) if "turns" in made or not ({*OWN_FIELDS, "response"} & made.keys()) else made
+    return forms.as_dialogue(made) if "turns" in made or not ({*OWN_FIELDS, "response"} & made.keys()) else made
 
 
 def as_candidates(row: Row) -> Row:
@@ -52,27 +50,32 @@ def as_candidates(row: Row) -> Row:
     >>> as_candidates({"question": "open?", "answer": "yes"})
     {'context': 'open?', 'response': 'yes'}
     """
-    row = row if _is_of_this_library(row) else renamed(row)
-    query = _first(row, "queries")
-    if query is None and (chosen := texts_of_messages(row.get("chosen"))):  # with its prompt, as rejected ones are
+    if _is_of_this_library(given := row):
+        return row
+    query = _first(row := forms.renamed(row), "queries")
+    if (chosen := texts_of_messages(row.get("chosen")) or [])[1:]:  # with its prompt
         query, row = "query", row | {"query": chosen[:-1]}
     if query is None or _is_of_this_library(row):
         return row
-    own = {name: row[name] for name in ("id", "background") if name in row} | {"context": row[query]}
+    match row[query]:
+        case [str(), *_] if row is given and query != "context":
+            raise ValueError(f'field "{query}" is a list of texts; name turns context, or give each query its own row')
+    context = texts_of_messages(row[query]) or row[query]
+    own: Row = {name: row[name] for name in ("id", "background") if name in row}
+    own["context"] = forms.context_of([row["history"], context]) if row.get("history") else context
+    wrong = [text for name in _named(row, "wrong") for text in _texts(row, name, chosen[:-1])]
     labels = _first(row, "labels")
-    if right := _first(row, "right"):
-        numbered = {int(match[1]): name for name in row if (match := NUMBERED.fullmatch(name))}
-        wrong = [name for name in WORDS["wrong"] if name in row] + [numbered[number] for number in sorted(numbered)]
-        texts, others = _texts(row, right), [text for name in wrong for text in _texts(row, name)]
-        return own | {"candidates": [*texts, *others], "relevant": [*range(len(texts))]}
+    if right := _named(row, "right"):
+        texts = [text for name in right for text in _texts(row, name)]
+        return own | {"candidates": [*texts, *wrong], "relevant": [*range(len(texts))]}
     if labels and (documents := _first(row, "documents")):
         texts, marks = _texts(row, documents), fields.checked(row[labels], list, labels, "a list of labels")
         if len(texts) != len(marks):
             raise ValueError(f'field "{labels}" has {len(marks)} labels for {len(texts)} texts; give one for each')
         return own | {"candidates": texts, "relevant": [i for i, mark in enumerate(marks) if _is_right(mark)]}
-    if query != "context" and (answer := _first(row, "answers")) and not labels:
-        rejected = _first(row, "rejected")
-        return own | {"response": _last(row[answer])} | ({"negatives": row[rejected]} if rejected else {})
+    if (answer := _first(row, "answers")) and not labels and (query != "context" or wrong):
+        own = row if query == "context" else own
+        return own | {"response": _last(row[answer])} | ({"negatives": wrong} if wrong else {})
     return row
 
 
@@ -87,7 +90,7 @@ def grouped(numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]) -> Callable[
 
     >>> rows = [{"query": q, "passage": p, "label": n} for q, p, n in (("a", "x", 1), ("b", "y", 1), ("a", "z", 0))]
     >>> list(grouped(lambda on_bad: enumerate(rows))(print))[0]
-    (0, {'context': 'a', 'docs': ['x', 'z'], 'labels': [1, 0]})
+    (0, {'query': 'a', 'docs': ['x', 'z'], 'labels': [1, 0]})
     """
 
     def joined(on_bad: OnBad) -> Iterator[tuple[int, Any]]:
@@ -112,7 +115,7 @@ def each_row(numbered: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
     """Rows, also those in objects, with their lines; several rows of a line have numbers that increase."""
     last = -1
     for line, row in numbered:
-        for one in opened(row) if isinstance(row, dict) else (row,):
+        for one in forms.opened(row) if isinstance(row, dict) else (row,):
             last = max(line, last + 1)
             yield last, one
 
@@ -124,9 +127,9 @@ def _lists(rows: Iterable[tuple[int, Row]]) -> Iterable[tuple[int, Row]]:
         names = _labelled(row)
         assert names is not None, "only such rows are kept"
         query, document, label = names
-        background = {"background": row["background"]} if "background" in row else {}
-        start = {"context": row[query], **background, "docs": [], "labels": []}
-        _, one = lists.setdefault(repr((row[query], background)), (line, start))
+        around: Row = {name: row[name] for name in ("background", "history") if name in row}
+        start: Row = {query: row[query], **around, "docs": [], "labels": []}
+        _, one = lists.setdefault(repr((row[query], around)), (line, start))
         one["docs"].append(row[document])
         one["labels"].append(row[label])
     return lists.values()
@@ -134,7 +137,7 @@ def _lists(rows: Iterable[tuple[int, Row]]) -> Iterable[tuple[int, Row]]:
 
 def _labelled(row: object) -> tuple[str, str, str] | None:
     """The fields of query, document and label, if a row holds one of each."""
-    if not isinstance(row, Mapping) or _is_of_this_library(row) or _first(row, "right") or _first(row, "documents"):
+    if not isinstance(row, Mapping) or _is_of_this_library(row) or _named(row, "right") or _first(row, "documents"):
         return None
     match [_first(row, names) for names in ("queries", "document", "labels")]:
         case ["context", "response", str(label)] if label != "label":  # such as the score of a Reddit comment
@@ -145,11 +148,23 @@ def _labelled(row: object) -> tuple[str, str, str] | None:
 
 
 def _is_of_this_library(row: Mapping[str, Any]) -> bool:
-    return any(name in row for name in OWN_FIELDS)
+    turns = isinstance(row.get("turns"), list) and forms.field_of_turns(dict(row)) != "turns"
+    return turns or any(name in row for name in OWN_FIELDS)
 
 
 def _first(row: Mapping[str, Any], kind: str) -> str | None:
     return next((name for name in WORDS[kind] if row.get(name) not in (None, "")), None)
+
+
+def _named(row: Mapping[str, Any], kind: str) -> list[str]:
+    """The fields with such names that are not empty, ordered by their numbers.
+
+    >>> _named({"negative_10": "c", "negative": "a", "negative_2": "b", "neg_scores": [0.1]}, "wrong")
+    ['negative', 'negative_2', 'negative_10']
+    """
+    pattern = forms.PATTERNS[kind]
+    found = [(match, name) for name in row if (match := pattern.fullmatch(name)) and row[name] not in (None, "")]
+    return [name for _, name in sorted(found, key=lambda one: int(one[0][1] or 0))]
 
 
 def _is_right(label: object) -> bool:
@@ -164,18 +179,17 @@ def _is_right(label: object) -> bool:
     raise ValueError(f"label {mark[:40]!r} is neither 0 nor 1; write 1 for a right text and 0 for a wrong one")
 
 
-def _texts(row: Row, name: str) -> list[str]:
-    """One text or several, each a string or an object with ``text``; none of an empty cell."""
-    value = _last(row[name])
-    if value in (None, ""):
-        return []
-    return [_text(item, name) for item in (value if isinstance(value, list) else [value])]
+def _texts(row: Row, name: str, context: list[str] | None = None) -> list[str]:
+    """One text or several, each a string, an object with ``text``, or the last message after ``context``."""
+    said = texts_of_messages(row[name]) or [row[name]]
+    if context and said[:-1] not in ([], context):
+        raise ValueError(f'"{name}" answers another context than "chosen"; leave the row out')
+    return [_text(_last(item), name) for item in items_of(said[-1])]
 
 
 def _last(value: Any) -> Any:
     """The text of the last of several messages; any other value unchanged."""
-    said = texts_of_messages(value)
-    return said[-1] if said else value
+    return (texts_of_messages(value) or [value])[-1]
 
 
 def _text(item: object, name: str) -> str:

@@ -42,6 +42,8 @@ BINARY = {
     b"SQLite": "an SQLite database; save the table as CSV",
 }
 """Binary formats that users give in place of text, by their first bytes."""
+LISTED = re.compile(r"""\[\s*(?:'.*'|".*"|\{.*\})\s*\]""", re.DOTALL)
+"""A cell of CSV with a list of texts or objects, as JSON or by Python's or NumPy's ``str``."""
 
 Numbered: TypeAlias = Iterator[tuple[int, Row]]
 OnBad: TypeAlias = Callable[[DataError], None]
@@ -314,6 +316,8 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
             if header and cells and len(cells) != len(header):
                 problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
                 raise row_error(path, start, problem)
+            if listed := next(filter(LISTED.fullmatch, cells or ()), None):
+                raise row_error(path, start, f"the cell {listed[:40]} holds a list; write JSON lines or Parquet")
         except DataError as error:
             unreadable = getgeneratorstate(lines) == GEN_CLOSED and not isinstance(error.__cause__, csv.Error)
             if unreadable or not header:  # there is nothing to continue with

@@ -37,9 +37,8 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
 
 def holds_dialogues(path: Path) -> bool:
     """Whether the first row of a file of JSON lines is a dialogue."""
-    if not path.name.removesuffix(".gz").endswith(".jsonl") or not path.is_file():
-        return False
-    return "turns" in next(_objects(path), {})
+    is_lines = path.is_file() and path.name.removesuffix(".gz").endswith(".jsonl")
+    return is_lines and "turns" in next(_objects(path), {})
 
 
 def _objects(source: Path | str | Iterable[Any]) -> Iterator[Row]:

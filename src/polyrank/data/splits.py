@@ -140,11 +140,16 @@ def split(
     known = _Conversations(path, speaker, timed=by != "id")
     report = read_with(known.reader, path, grouped(partial(rows, path)), known.examples, skip_bad=skip_bad).report
     conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
-    groups = _equal_ones(conversations)
+    alike: dict[bytes, list[Conversation]] = {}  # with the same words
+    for conversation in conversations:
+        alike.setdefault(conversation.digest, []).append(conversation)
+    groups = list(alike.values())
     chosen = _choose_order(path, conversations, by, notify)
     groups.sort(key=_random_key(seed))
     if chosen == "time":
-        groups.sort(key=_latest)  # conversations with the same time stay in random order
+        # by the latest time of a group, so that no training conversation is later than a test conversation; those with
+        # the same time stay in random order
+        groups.sort(key=lambda group: max(one.time for one in group if one.time is not None))
     n_valid, n_test = _sizes(path, len(groups), valid, test)
     first, second = len(groups) - n_valid - n_test, len(groups) - n_test
     parts = {
@@ -285,14 +290,6 @@ def _time(row: Row) -> datetime | None:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _equal_ones(conversations: Iterable[Conversation]) -> list[list[Conversation]]:
-    """Group conversations that have the same words."""
-    groups: dict[bytes, list[Conversation]] = {}
-    for conversation in conversations:
-        groups.setdefault(conversation.digest, []).append(conversation)
-    return list(groups.values())
-
-
 def _choose_order(
     path: Path, conversations: Sequence[Conversation], by: By, notify: Callable[[str], None]
 ) -> Literal["time", "id"]:
@@ -305,11 +302,6 @@ def _choose_order(
             raise DataError(f'{problem}; give each a field "time", or split by id')
         notify(f"{problem}, so the split is by id")
     return "time" if by == "time" or (by == "auto" and not n_without and len(set(times)) > 1) else "id"
-
-
-def _latest(group: Sequence[Conversation]) -> datetime:
-    """The latest time of a group, so that no training conversation is later than a test conversation."""
-    return max(conversation.time for conversation in group if conversation.time is not None)
 
 
 def _random_key(seed: int) -> Callable[[Sequence[Conversation]], bytes]:

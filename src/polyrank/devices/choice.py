@@ -33,7 +33,7 @@ def choose_device(name: str = "auto") -> torch.device:
     Raises:
         UsageError: the device is unknown or not available.
     """
-    rank = distributed.local_rank()
+    rank = int(os.environ.get("LOCAL_RANK", 0)) if distributed.launched_as()[1] > 1 else None  # on its machine
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and rank is None}
     if name == "auto":
         name = next((kind for kind, there in available.items() if there), "cpu")

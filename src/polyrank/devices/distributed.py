@@ -47,11 +47,6 @@ def launched_as() -> tuple[int, int]:
     return int(number), int(size)
 
 
-def local_rank() -> int | None:
-    """The rank of this process on its machine, which is the number of its GPU; None without a launcher."""
-    return int(os.environ.get("LOCAL_RANK", 0)) if launched_as()[1] > 1 else None
-
-
 @contextmanager
 def process_group() -> Iterator[None]:
     """Join the launcher's processes; inside, they work together, and none leaves before all are done.

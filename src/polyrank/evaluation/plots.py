@@ -48,13 +48,10 @@ def style(number: int) -> dict[str, Any]:
 
 def name_lines(axes: Any) -> None:
     """Name the lines in a legend to the right of the axes, in the order in which their ends lie, highest first."""
-    lines = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda pair: -_last_y(pair[0]))
-    handles, labels = zip(*lines, strict=True)
+    lines: Any = zip(*axes.get_legend_handles_labels(), strict=True)  # that of an error bar is inside
+    ordered = sorted(lines, key=lambda pair: -(getattr(pair[0], "lines", None) or pair)[0].get_ydata()[-1])
+    handles, labels = zip(*ordered, strict=True)
     axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize="small")
-
-
-def _last_y(line: Any) -> float:
-    return float(getattr(line, "lines", [line])[0].get_ydata()[-1])  # that of an error bar is inside
 
 
 def height_for(n_labels: int) -> float:

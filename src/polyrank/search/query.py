@@ -36,10 +36,6 @@ class Machine:
         """Whether the compiled loops use AMX."""
         return self.compiled and kernels.has_amx()
 
-    def has_tiles(self, bits: kernels.Bits, dimension: int) -> bool:
-        """Whether vectors of ``dimension`` numbers of ``bits`` bits are bounded in tiles."""
-        return self.compiled and kernels.in_tiles(bits, dimension)
-
 
 @dataclass(frozen=True, slots=True)
 class Size:

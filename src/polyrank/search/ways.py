@@ -34,7 +34,7 @@ def _usable_compiled(dimension: int, machine: Machine) -> bool:
 
 
 def _usable_in_tiles(bits: kernels.Bits) -> Callable[[int, Machine], bool]:
-    return lambda dimension, machine: machine.has_tiles(bits, dimension)
+    return lambda dimension, machine: machine.compiled and kernels.in_tiles(bits, dimension)
 
 
 def _exps(size: Size, machine: Machine, profile: Profile) -> float:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import Lowercase, Sequence as Normalizers
 from tokenizers.processors import TemplateProcessing
 
-from polyrank.errors import ArtifactError, ConfigError, DataError
+from polyrank.errors import ArtifactError, ConfigError, DataError, MissingExtraError
 from polyrank.remembered import Remembered
 from polyrank.storage.tensors import read_header
 
@@ -245,9 +246,12 @@ def load_tokenizer(folder: Path) -> Any:
 
     Raises:
         ArtifactError: the library cannot read it, or it has no tokenizer.json.
+        MissingExtraError: it is a SentencePiece model, and sentencepiece is not installed.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    if not (folder / "tokenizer.json").exists() and any(folder.glob("*.model")) and find_spec("sentencepiece") is None:
+        raise MissingExtraError("sentencepiece", "sentencepiece")
     try:
         if is_static(folder):  # has no settings, and puts nothing around a text
             bare = Tokenizer.from_file(str(folder / "tokenizer.json"))

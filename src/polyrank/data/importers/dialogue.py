@@ -1,12 +1,12 @@
 """Importers for conversations: Persona-Chat and others in ParlAI's forms, labelled turns, DailyDialog, and pairs."""
 
-import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
 
 from polyrank.data import fields
+from polyrank.data.examples import Reader
 from polyrank.data.json_list import listed_rows
 from polyrank.data.read_report import Source, parsed
 from polyrank.data.rows import OnBad, numbered_lines, rows, stem
@@ -110,17 +110,7 @@ def pairs(source: Path) -> Source:
     Args:
         source: JSON lines (also ``.gz``), CSV or Parquet.
     """
-
-    def example(line: int, row: Row) -> Iterable[Example]:
-        names = (name for name in row if re.fullmatch(r"context/\d+", name))
-        back = sorted(names, key=lambda name: int(name.removeprefix("context/")), reverse=True)
-        extra = [fields.text(row, name) for name in back if row[name] is not None]
-        turns = (*filter(None, extra), fields.text(row, "context"))
-        return (
-            Example(turns, (fields.text(row, "response"),), (0,), fields.optional_id(row, f"{stem(source)}:{line}")),
-        )
-
-    return parsed(source, partial(rows, source), example)
+    return parsed(source, partial(rows, source), Reader(source, "pairs", None).examples)
 
 
 def labelled_turns(source: Path) -> Source:
@@ -136,13 +126,10 @@ def labelled_turns(source: Path) -> Source:
             yield first, [cells, *(cells for _, cells in others)]
 
     def example(line: int, rows: list[list[str]]) -> Iterable[Example]:
-        labels = [cells[0] for cells in rows]
-        if len(rows[0]) < 3 or not {"0", "1"}.issuperset(labels):
-            raise ValueError("the line is not a label of 0 or 1, turns and a response, with tabs between them")
-        relevant = tuple(i for i, label in enumerate(labels) if label == "1")
-        turns, responses = tuple(rows[0][1:-1]), tuple(cells[-1] for cells in rows)
-        return (Example(turns, responses, relevant, f"{stem(source)}:{line}"),)
+        labels, documents = [cells[0] for cells in rows], [cells[-1] for cells in rows]
+        return reader.examples(line, {"context": rows[0][1:-1], "docs": documents, "labels": labels})
 
+    reader = Reader(source, None, None)
     return parsed(source, lists, example)
 
 
@@ -197,8 +184,7 @@ def dailydialog(source: Path) -> Source:
     """Import DailyDialog: a dialogue in each line, with ``__eou__`` after each turn. Each turn answers those before."""
 
     def examples(line: int, raw: str) -> Iterable[Example]:
-        turns = tuple(filter(None, (turn.strip() for turn in raw.split("__eou__"))))
-        for place in range(1, len(turns)):
-            yield Example(turns[:place], (turns[place],), (0,), f"{stem(source)}:{line}#{place}")
+        return reader.examples(line, {"turns": list(filter(None, map(str.strip, raw.split("__eou__"))))})
 
+    reader = Reader(source, None, None)
     return parsed(source, partial(_lines, source), examples)

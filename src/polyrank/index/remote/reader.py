@@ -165,9 +165,9 @@ class RemoteIndex(Index):
         """See ``Index.page``. Fetches every candidate that passes the filter."""
         with limited_search():
             pairs = [
-                (row, candidate)
-                for row, candidate in self.iter_candidates(filter)
-                if row > after and all(_contains(candidate, word) for word in words)
+                (row, one)
+                for row, one in self.iter_candidates(filter)
+                if row > after and all(any(_lower(w) in _lower(text) for text in (one.text, one.id)) for w in words)
             ]
         shown = tuple(candidate for _, candidate in pairs[:n])
         return CandidatePage(shown, pairs[n - 1][0] if len(pairs) > n else None, len(self))
@@ -264,11 +264,6 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
         return CollectionInfo(**values)
     except (TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{address} lacks a valid description; {remedy}") from error
-
-
-def _contains(candidate: Candidate, word: str) -> bool:
-    """Whether the text or the id contains a word, ignoring the case of ASCII letters only, as SQLite does."""
-    return any(_lower(word) in _lower(text) for text in (candidate.text, candidate.id))
 
 
 def _lower(text: str) -> str:
