@@ -23,13 +23,16 @@ def load() -> str:
     return f"{note}\n\n{table([*head, 's until normal'], rows, range(1, 7))}\n\n{faults()}"
 
 
+MIXED = {"mixed": "usual, broken and costly requests", "fuzz": "the same, nine of ten broken"}
+
+
 def faults() -> str:
     """Faults injected into a server, and their effects."""
     canaries, kills = read("serving/canaries"), read("serving/kills")
     signals, slow = read("serving/sigterms"), read("serving/slow")
     start, memory = read("serving/start"), read("serving/memory")
-    mixed, bombs, forks = read("serving/mixed"), read("bombs"), read("forks")["parts"].values()
-    slowest, stops = mixed["slowest_of_others"], signals["ready_says_503_after_ms"]
+    restarts, bombs, forks = read("serving/restarts"), read("bombs"), read("forks")["parts"].values()
+    stops = signals["ready_says_503_after_ms"]
     rows = [
         [
             "concurrent requests, each with a different answer",
@@ -46,6 +49,11 @@ def faults() -> str:
             f" (median: {kills['without_a_process_s']['p50']:.0f}; machine load {kills['load_average_before']:.0f})",
         ],
         [
+            "kills of the server during changes",
+            f"{restarts['kills']}",
+            f"{restarts['acknowledged_and_lost']} of {restarts['acknowledged']:,} candidates lost, no worker left",
+        ],
+        [
             "SIGTERMs under load",
             f"{signals['signals']}",
             f"every request answered ({_sum(signals):,}); `/ready` returns 503 after {stops['p50']:.0f} ms (median)",
@@ -55,12 +63,7 @@ def faults() -> str:
             f"{slow['slow_connections']:,}",
             f"99th percentile of other requests: {slow['p99_ratio']:.2f} times as long",
         ],
-        [
-            "usual, broken and costly requests",
-            f"{mixed['requests']:,}",
-            f"another waits at most {slowest['s'] - slowest['s_for_cores']:.1f} s; a worker has at most"
-            f" {max(row[2] for row in mixed['server_and_worker_mb'])} MB",
-        ],
+        *(_mixed(what, read(f"serving/{name}")) for name, what in MIXED.items()),
         [
             "forks of gunicorn, celery and a pool under load",
             f"{sum(part['forks'] for part in forks):,}",
@@ -79,6 +82,16 @@ def faults() -> str:
     )
     took += f" MB, and each worker {memory['worker_mb']:.0f} MB including torch and the model."
     return f"{table(['fault', 'count', 'effect'], rows, (1,))}\n\n{took}"
+
+
+def _mixed(what: str, result: Result) -> list[str]:
+    slowest, megabytes = result["slowest_of_others"], max(row[2] for row in result["server_and_worker_mb"])
+    waited = f"{slowest['s'] - slowest['s_for_cores']:.1f}"
+    return [
+        what,
+        f"{result['requests']:,}",
+        f"another waits at most {waited} s; a worker has at most {megabytes} MB",
+    ]
 
 
 def comparison() -> str:
