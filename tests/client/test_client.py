@@ -199,7 +199,7 @@ def test_errors_equal_those_of_the_library(client: polyrank.Client, server: Runn
         (413, None, UsageError), (422, None, DataError), (429, "overloaded", ResourceError),
         (500, "internal", ArtifactError), (503, "offline", OfflineError), (503, "starting", ResourceError),
         (504, "deadline", DeadlineError), (507, "storage", ResourceError), (507, "read_only", ReadOnlyError),
-        (502, None, polyrank.PolyrankError),
+        (502, None, polyrank.PolyrankError), (418, None, UsageError), (501, None, polyrank.PolyrankError),
     ],
 )  # fmt: skip
 def test_each_status_has_an_error(status: int, code: str | None, kind: type[Exception]) -> None:

@@ -677,3 +677,10 @@ def test_the_default_ranks_are_the_same_everywhere() -> None:
     assert hard_candidates(ranked, [], settings) == ranked[first - 1 : last]
     assert signature(mine_command).parameters["ranks"].default == f"{settings.first_rank}:{settings.last_rank}"
     assert signature(mine).parameters["margin"].default == 0.0
+
+
+def test_right_answers_of_further_examples_are_not_wrong() -> None:
+    example, other = (Example(context, (right,), (0,)) for context, right in ((("wifi",), "ok"), (("WiFi!",), POOL[2])))
+    settings = HardNegatives(n_negatives=len(POOL), last_rank=len(POOL))
+    found = [mine([example], from_pool(BM25(), POOL), settings, further=more).examples[0] for more in ((), (other,))]
+    assert {*found[0].candidates} - {*found[1].candidates} == {POOL[2]}

@@ -344,6 +344,23 @@ def test_a_candidate_is_scored_once_whatever_its_shortlists() -> None:
     assert counted.total() == sum(len(e.candidates) for e in lists)
 
 
+def test_kinds_of_terms_do_not_share_stored_features(tmp_path: Path) -> None:
+    class Doubled(CrossTerm):
+        kind = "doubled"
+
+        def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Any]:
+            return [2 * values for values in super().score(contexts, candidates)]
+
+    def features(term: CrossTerm) -> Any:
+        assert term.fingerprint
+        return np.concatenate(ScoredLists(EXAMPLE_LISTS[:3], tmp_path, lambda _, batches: batches).features(term))
+
+    single = features(CrossTerm(PairScorer()))
+    for _ in range(2):
+        np.testing.assert_array_equal(features(Doubled(PairScorer())), 2 * single)
+        np.testing.assert_array_equal(features(CrossTerm(PairScorer())), single)
+
+
 # objects of users
 
 
