@@ -538,6 +538,8 @@ against "no" after a chat template with the roles query and document.
 fp16 and bf16 weights are computed in fp32; sentence-transformers computes them narrow, which moves scores by about
 0.001 (fp16) or 0.01 (bf16). Of texts over the limit, polyrank keeps a context's end and a candidate's start.
 Tokenizers that are only a SentencePiece model need `polyrank[sentencepiece]`.
+CANINE, ConvBERT, FNet, Nystromformer, XLM, Flaubert and YOSO are refused: in both libraries their scores depend on the
+padding or on types of tokens.
 
 `MODEL#truncate_dim=64` keeps the first 64 numbers; `train.method.matryoshka_dims = [64]` trains for it.
 

@@ -25,6 +25,7 @@ from polyrank.errors import ArtifactError, ConfigError, OfflineError, UsageError
 from polyrank.loading.folders import is_hugging_face
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
+from polyrank.models.hugging_face import UNEVEN
 from polyrank.scorers.exported import export_to_sentence_transformers
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder, Scorer
@@ -420,6 +421,10 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ),
         ("config.json", lambda v: v | {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized by bitsan"),
         ("config.json", lambda v: v | {"quantization_config": {}}, "quantized by another library"),
+        *(
+            ("config.json", lambda v, kind=kind: v | {"model_type": kind}, f"holds a {kind}, whose scores depend on")
+            for kind in UNEVEN
+        ),
         ("config.json", lambda v: v | {"hidden_size": 64}, "transformers cannot read|do not fit a BertModel"),
         ("config.json", lambda v: v | {"num_hidden_layers": 3}, "do not fit a BertModel .encoder.layer.2"),
     ],

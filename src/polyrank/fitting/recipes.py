@@ -15,12 +15,9 @@ from polyrank.records import Example
 from polyrank.training import RunResult
 from polyrank.training.data import n_given
 
-MANY_REPEATS = 0.2
-"""From this share of repeated replies on, four passes with dropout rank better than two without."""
-MAX_PASS = 60_000
-"""Pairs of one pass; more than two passes over so many gain little in their time."""
-MAX_VALID = 300
-"""Lists that choose the best step of a training; ``tune`` uses all."""
+MANY_REPEATS = 0.2  # from this share of repeated replies on, four passes with dropout rank better than two without
+MAX_PASS = 60_000  # pairs of one pass; more than two passes over so many gain little in their time
+MAX_VALID = 300  # lists that choose the best step of a training; ``tune`` uses all
 N_TIMED = 6
 FEWEST_STEPS = 60  # a training of fewer updates is not worth its place in the ranker
 

@@ -32,11 +32,16 @@ def read_pretrained_config(folder: Path) -> Any:
             f"{folder} has weights quantized by {method or 'another library'}, which polyrank does not read; choose the"
             " model without quantization"
         )
+    if config.model_type in UNEVEN:
+        raise ArtifactError(
+            f"{folder} holds a {config.model_type}, whose scores depend on the padding or on types of tokens that"
+            " libraries treat differently; choose another model"
+        )
     return config
 
 
-ENCODER_DECODERS = ("t5", "mt5", "umt5")
-"""The types of networks with an encoder that is used alone."""
+ENCODER_DECODERS = ("t5", "mt5", "umt5")  # the types of networks with an encoder that is used alone
+UNEVEN = ("canine", "convbert", "flaubert", "fnet", "nystromformer", "xlm", "yoso")
 
 
 def encoder_class(config: Any) -> str:

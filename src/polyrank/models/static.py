@@ -15,8 +15,7 @@ from polyrank.models.bert import PlainConfig, empty_table, resize_table
 from polyrank.storage.tensors import read_file
 from polyrank.text import load_tokenizer
 
-STATIC = "static"
-"""The type in a model's configuration."""
+STATIC = "static"  # the type in a model's configuration
 LONGEST = 2**16  # tokens of a text: no network limits them
 
 

@@ -12,8 +12,7 @@ from typing import Any
 from polyrank.errors import MissingExtraError
 from polyrank.training.learner import Report
 
-CURVES = "tensorboard"
-"""The folder of event files in a run folder."""
+CURVES = "tensorboard"  # the folder of event files in a run folder
 
 
 def check_tensorboard(wanted: bool) -> None:
