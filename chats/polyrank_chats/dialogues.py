@@ -15,11 +15,10 @@ from polyrank_chats.report import Report
 from polyrank_chats.roles import is_system
 from polyrank_chats.values import Row
 
-PEOPLE = "people"
-"""The field of a row with the speakers of the senders, whose names ``importer`` replaces and removes."""
+PEOPLE = "people"  # the field of a row with the speakers of the senders, whose names ``importer`` replaces and removes
 Talk = tuple[str, list[Message]]  # the id of a conversation and its messages
+# of one conversation: every message answers all messages before it, so a longer one is an undivided stream
 MAX_MESSAGES = 5_000
-"""Of one conversation: every message answers all messages before it, so a longer one is an undivided stream."""
 
 
 def conversations(messages: Sequence[Message], options: Options) -> Iterator[Talk]:

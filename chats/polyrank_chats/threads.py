@@ -15,10 +15,8 @@ from polyrank_chats.messages import Message, Reason
 from polyrank_chats.report import Report
 from polyrank_chats.wording import counted
 
-REPLIES = 0.25
-"""The share of replies from which they define the conversations of a chat of more than two people."""
-PAUSE = timedelta(hours=1)
-"""In a chat, a message without a reply continues the conversation of its sender for this time."""
+REPLIES = 0.25  # the share of replies from which they define the conversations of a chat of more than two people
+PAUSE = timedelta(hours=1)  # a message without a reply continues the conversation of its sender for this time
 MAX_TURNS = 1_000_000
 Key = tuple[str, str]  # the stream and the id of a message
 Nodes = dict[Key, Message]

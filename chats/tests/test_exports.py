@@ -447,6 +447,21 @@ def test_webvtt_and_subrip(write: Write) -> None:
     assert turns_of(import_chats(write("call.srt", srt))) == [["Ann: hello there", "Ben: hi"]]
 
 
+def test_prompts_name_their_speakers(write: Write) -> None:
+    prompts = [
+        "Customer: is it down?\nAgent:",
+        "Customer: hello\nAgent: hi\nCustomer: how do I pay?\n\nAgent:",
+        "and now:",
+    ]
+    rows = [{"prompt": prompt, "completion": " by card\nor cash"} for prompt in prompts]
+    last = "agent: by card\nor cash"
+    assert turns_of(import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))) == [
+        ["customer: is it down?", last],
+        ["customer: hello", "agent: hi", "customer: how do I pay?", last],
+        ["customer: and now:", last],
+    ]
+
+
 def test_transcripts_in_a_column(write: Write) -> None:
     rows = [
         '1,2024-05-13 09:00,"Agent: hello\nVisitor: hi there\nand you"',

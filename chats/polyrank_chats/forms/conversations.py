@@ -22,7 +22,7 @@ from polyrank_chats.forms.transcripts import holds_transcripts, spoken
 from polyrank_chats.messages import Messages, Reason, Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.options import Options
-from polyrank_chats.roles import AGENT, CUSTOMER
+from polyrank_chats.roles import AGENT, CUSTOMER, part_of
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row, objects_in
 from polyrank_chats.wording import listed
@@ -84,7 +84,10 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
         if answered and not asked:
             yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
             continue
-        held = [{"role": role, "text": text} for role, text in ((CUSTOMER, asked), (AGENT, answered)) if text]
+        said = [(CUSTOMER, asked), (AGENT, answered)]
+        if asked.endswith(":") and part_of(asked.rpartition("\n")[2]) == AGENT:  # a prompt, which names the speakers
+            said = spoken(f"{asked} {answered}")
+        held = [{"role": role, "text": text} for role, text in said if text]
         talks.append((number, {key: value for key, value in row.items() if key not in chosen} | {EXCHANGE: held}))
     yield from _all_messages(file, talks, talks_in(talks, EXCHANGE))
 

@@ -12,8 +12,7 @@ from polyrank_chats.options import Options
 from polyrank_chats.texts import plain
 from polyrank_chats.values import Row, text_of
 
-CHANNEL = "(channel)"
-"""The column of the channel, group or chat of a message, which holds many conversations."""
+CHANNEL = "(channel)"  # the column of the channel, group or chat of a message, which holds many conversations
 TAWK = {"v": "customer", "a": "agent", "s": "system"}
 SMS_KINDS = {"1": "received", "2": "sent"}
 QUOTE = re.compile(r"\A(?:> .*\n)+\n+(?=\S)")
