@@ -291,6 +291,8 @@ def said(*turns: tuple[str, str], speaker: str = "from", text: str = "value") ->
                                ("assistant", '[weather(city="Rome")]'), ("tool", "0"), ("assistant", "no rain"))},
         {"turns": [{"author": who, "text": text} for who, text in
                    (("user", "hi"), ("wizard", "hello"), ("user", "rain?"), ("wizard", "no rain"))]},
+        {"messages": [user("hi"), assistant("a greeting", channel="analysis"), assistant("hello", channel="final"),
+                      user("rain?"), assistant("<think>\nA forecast.\n</think>\n\nno rain")]},
     ],
 )  # fmt: skip
 def test_a_conversation_is_a_dialogue_of_the_assistants_replies(tmp_path: Path, row: dict[str, Any]) -> None:
@@ -432,6 +434,8 @@ def test_judgements_by_ids_are_ranked_against_a_corpus(tmp_path: Path) -> None:
         ({"messages-so-far": [], "example-id": 1}, "DSTC7"),
         ({"article": "x", "question": "q", "options": ["a", "b"], "answer": "A"}, "multiple choice"),
         ({"context": "x", "question": "q", "response": "a"}, "question, context and response"),
+        ({"context": ["x"], "query": "q", "positive": "a", "negative": "b"}, "a context and a query"),
+        ({"context": "x", "query": "q", "pos": ["a"]}, "a context and a query"),
         ({"conv_id": "1", "utterance_idx": 1, "context": "sad", "prompt": "p"}, "EmpatheticDialogues"),
     ],
 )

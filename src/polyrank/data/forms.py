@@ -177,7 +177,8 @@ def _turns(items: list[Any], *, alternating: bool = False) -> Iterator[Row]:
         speaker = str(turn[field]) if field else ("user", "assistant")[number % 2] if alternating else None
         word = re.sub(r"^\d+_", "", speaker or "").casefold()
         is_prompt = word in WORDS["skipped"] and not (word == "system" and field == "speaker")
-        if not isinstance(text, str) or not text.strip() or is_prompt or PATTERNS["not_said"].match(text):
+        text = PATTERNS["thought"].sub("", text) if isinstance(text, str) and turn.get("channel") != "analysis" else ""
+        if not text.strip() or is_prompt or PATTERNS["not_said"].match(text):
             continue
         if word in WORDS["assistants"]:
             is_trained = 0 not in map(turn.get, ("weight", "train", "loss"))  # False is 0

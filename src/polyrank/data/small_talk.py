@@ -7,8 +7,7 @@ from polyrank.slots import SLOT
 from polyrank.slots.data import WORDS
 
 SmallTalk = Literal["greeting", "thanks"]
-KIND_FIELD = "kind"
-"""The metadata field of replies that are greetings or thanks."""
+KIND_FIELD = "kind"  # the metadata field of replies that are greetings or thanks
 _THANKS, _GREETINGS, _OTHERS = (set(WORDS[name].split()) for name in ("thanked", "greeted", "polite"))
 
 

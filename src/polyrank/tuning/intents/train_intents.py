@@ -21,7 +21,6 @@ from polyrank.tuning.intents.reading import OUT_OF_SCOPE, IntentSplits, Utteranc
 
 DEV_SHARE = 0.1
 GRID = tuple(HeadConfig(dropout=dropout, lr=lr) for dropout in (0.3, 0.6) for lr in (0.02, 0.06, 0.2))
-"""The sizes to try."""
 
 
 @dataclass(frozen=True, slots=True)
