@@ -134,7 +134,7 @@ def _at(value: Any, path: str) -> Any:
 def _objects(value: Any) -> Any:
     """A list of objects, which datasets stores as an object of lists, as that list; other values unchanged."""
     lists = [*value.values()] if isinstance(value, dict) else []
-    if lists and all(isinstance(one, list) and len(one) == len(lists[0]) > 0 for one in lists):
+    if len(lists) > 1 and all(isinstance(one, list) and len(one) == len(lists[0]) > 0 for one in lists):
         return [dict(zip(value, items, strict=True)) for items in zip(*lists, strict=True)]
     return value
 
