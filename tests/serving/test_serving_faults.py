@@ -755,7 +755,8 @@ def test_clients_of_azure_and_xinference_send_their_key(guarded: Running, client
         assert answer.status_code == expected, sent
     assert httpx.get(guarded.url + "/v1/cluster/auth").json() == {"auth": True}
     assert client.get("/v1/cluster/auth").json() == {"auth": False}
-    assert client.get("/v1/models/m").json()["model_type"] == "embedding"
+    (listed,) = client.get("/v1/models").json()["data"]
+    assert listed["model_type"] == "embedding"
 
 
 @pytest.mark.deep
