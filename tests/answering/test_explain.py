@@ -615,6 +615,7 @@ def test_a_count_is_that_of_the_filter_of_the_answer(counting: Path) -> None:
         assert replies.explain("my wifi", "thanks").parts["2 counts"].score == pytest.approx(math.log1p(3))
 
 
+@pytest.mark.deep
 def test_the_command_prints_the_librarys_explanation(index: Path) -> None:
     with polyrank.open(index) as replies:
         wanted = replies.explain(["hi", "my [red]wifi"], candidate_id="a").as_dict()

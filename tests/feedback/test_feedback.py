@@ -189,6 +189,7 @@ def record_all(path: Path, name: str, n: int, ready: Any) -> None:
             store.record(shown(f"{name} {number}"), Outcome(f"{name} {number}", "taken", "a"))
 
 
+@pytest.mark.deep
 def test_processes_that_create_one_file_at_the_same_time_all_write_to_it(tmp_path: Path) -> None:
     ready = multiprocessing.get_context("forkserver").Barrier(3)
     children = [start(record_all, tmp_path / "feedback.db", name, 5, ready) for name in "abc"]

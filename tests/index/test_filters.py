@@ -768,6 +768,7 @@ def ids_of(done: Any) -> list[str]:
     return [json.loads(line)["id"] for line in done.stdout.splitlines()]
 
 
+@pytest.mark.deep
 def test_commands_take_filters(catalogue: Path, tmp_path: Path) -> None:
     index = Path(shutil.copytree(catalogue, tmp_path / "index"))
     assert ids_of(run("index", "list", index, "--json", "--filter", "team = 'tech'")) == ["r0", "r3", "r5"]

@@ -156,6 +156,7 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
+@pytest.mark.deep
 def test_children_of_a_writer_read_and_wait_for_its_lock(index: Path) -> None:
     run(CHILDREN_ADD, index)
     with open_index(index) as opened:

@@ -547,6 +547,7 @@ def _pretrain(dialogues: str, output: str) -> None:
     pretrain(plan(Path(dialogues), Path(output), "train.steps=30"))
 
 
+@pytest.mark.deep
 def test_a_killed_run_resumes_to_the_same_bits(dialogues: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     pretrain(plan(dialogues, tmp_path / "whole", "train.steps=30"))
