@@ -175,6 +175,7 @@ def test_children_and_their_parent_record_feedback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_children_of_a_client_get_their_own_answers() -> None:
     with serving("shipped:convert") as server:
         run(CHILDREN_ASK, server.url)

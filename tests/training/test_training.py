@@ -117,6 +117,7 @@ def train_aloud(plan: Recipe, said: Connection) -> None:
     train(plan, resume=True, report=lambda seed, row: said.send(row["step"]))
 
 
+@pytest.mark.deep
 def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     def plan(name: str) -> Recipe:
         return recipe(
