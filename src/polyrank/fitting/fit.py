@@ -233,11 +233,12 @@ class FitRun:
         """The encoders that are installed, as they are."""
         names = (best_start().replace("embedded", "untuned:embedded"), "shipped:convert")
         models = {name: self._opened(name) for name in names}
-        alone = {name: self._tuned({name: model}, WITHOUT_TRAINING) for name, model in models.items()}
+        alone = {name: self._tuned({name: model}, WITHOUT_TRAINING, alone=True) for name, model in models.items()}
         self.tuning = self._tuned(models, WITHOUT_TRAINING)
         used = {row["name"] for row in self.tuning.rows if row["weights"]}
-        self.models = {name: model for name, model in models.items() if name in used}
         ms = {name: one.curve[0]["milliseconds"] for name, one in alone.items()}
+        fastest = [] if self.ms is None else [min(ms, key=lambda name: ms[name])]  # if another's time differs later
+        self.models = {name: model for name, model in models.items() if name in (*used, *fastest)}
         return [Line(n, self._metrics(one), kept=n in used, milliseconds=ms[n]) for n, one in alone.items()]
 
     def _terms(self) -> list[Line]:
@@ -285,7 +286,7 @@ class FitRun:
         """The ranker with a model, compared with the ranker before."""
         model = trained()
         if not planned.is_kept:
-            metrics = self._metrics(self._tuned({planned.name: model}, WITHOUT_TRAINING))
+            metrics = self._metrics(self._tuned({planned.name: model}, WITHOUT_TRAINING, alone=True))
             return [Line(planned.name, metrics, note="alone, without other terms")]
         models = {**self.models, planned.name: model}
         before = self.tuning = self.tuning or self._tuned(self.models)  # after a resumption, from stored scores
@@ -319,15 +320,15 @@ class FitRun:
         summary = summarise(evaluate(scorer, self.data.lists))
         return {name: figure_of(summary, name) for name in ("MRR", "R@1")}
 
-    def _tuned(self, models: Mapping[str, Scorer], without: Sequence[str] = ()) -> Tuning:
-        """The ranker of some models, from scores that are kept."""
+    def _tuned(self, models: Mapping[str, Scorer], without: Sequence[str] = (), alone: bool = False) -> Tuning:
+        """The ranker of some models, from scores that are kept; of one alone, however long it takes."""
         began = self.budget.clock()
         tuning = tune(
             list(models.values()),
             self.data.lists,
             dialogues=self.data.pairs,
             without={*without, *(["counts"] if self.data.repeated < FEW_REPEATS else [])},
-            ms=self.ms,
+            ms=None if alone else self.ms,
             catalogue=len(self.data.replies),
             device=self.device,
             cache=self.folder / "scores",
