@@ -218,6 +218,7 @@ def test_a_file_that_another_process_creates_is_waited_for(tmp_path: Path) -> No
     other.close()
 
 
+@pytest.mark.deep
 def test_threads_share_one_store_while_another_process_reads(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
     with FeedbackStore(path) as store:

@@ -648,6 +648,7 @@ def test_a_killed_server_keeps_acknowledged_candidates(folder: Path, tiny_backbo
     assert len(ids) - len(REPLIES) - len(acknowledged) <= 3  # additions in progress
 
 
+@pytest.mark.deep
 def test_a_signal_loses_no_request(folder: Path, tiny_backbone: Path) -> None:
     """Clients leave when /ready answers 503; until then every request is answered."""
     elsewhere = threading.Event()
