@@ -452,6 +452,7 @@ def test_prompts_name_their_speakers(write: Write) -> None:
         "Customer: is it down?\nAgent:",
         "Customer: hello\nAgent: hi\nCustomer: how do I pay?\n\nAgent:",
         "and now:",
+        "How do I reach an agent:",
     ]
     rows = [{"prompt": prompt, "completion": " by card\nor cash"} for prompt in prompts]
     last = "agent: by card\nor cash"
@@ -459,6 +460,7 @@ def test_prompts_name_their_speakers(write: Write) -> None:
         ["customer: is it down?", last],
         ["customer: hello", "agent: hi", "customer: how do I pay?", last],
         ["customer: and now:", last],
+        ["customer: How do I reach an agent:", last],
     ]
 
 

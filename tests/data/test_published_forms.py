@@ -82,6 +82,7 @@ def test_lists_of_queries_are_no_turns(tmp_path: Path) -> None:
     for cell in ("\"['a', 'b']\"", '"[""a""]"', "\"['a' 'b']\""):
         with pytest.raises(DataError, match=r"x\.csv:2: the cell \[.* holds a list; write JSON lines or Parquet"):
             examples(tmp_path / "x.csv", "query,pos", f"q,{cell}")
+        assert examples(tmp_path / "x.csv", "query,pos,tags", f"q,p,{cell}") == [(("q",), ("p",), (0,))]
 
 
 def test_rejected_responses_are_negatives(tmp_path: Path) -> None:

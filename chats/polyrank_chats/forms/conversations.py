@@ -84,9 +84,9 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
         if answered and not asked:
             yield row_error(file.path, number, f"no text in {chosen[0]!r}; fill it in or remove the row")
             continue
-        said = [(CUSTOMER, asked), (AGENT, answered)]
-        if asked.endswith(":") and part_of(asked.rpartition("\n")[2]) == AGENT:  # a prompt, which names the speakers
-            said = spoken(f"{asked} {answered}")
+        said = spoken(f"{asked} {answered}") if asked.endswith(":") else []  # of a prompt, which names the speakers
+        if len(said) < 2 or part_of(said[-1][0]) != AGENT:
+            said = [(CUSTOMER, asked), (AGENT, answered)]
         held = [{"role": role, "text": text} for role, text in said if text]
         talks.append((number, {key: value for key, value in row.items() if key not in chosen} | {EXCHANGE: held}))
     yield from _all_messages(file, talks, talks_in(talks, EXCHANGE))

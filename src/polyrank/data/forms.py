@@ -149,6 +149,17 @@ def _id_of(row: Row) -> Row:
     return {"id": row[name]} if name else {}
 
 
+def holds_texts(name: str) -> bool:
+    """Whether a field of this name holds turns, texts or labels in some form.
+
+    >>> holds_texts("negative_2"), holds_texts("query"), holds_texts("tags")
+    (True, True, False)
+    """
+    kinds = ("turns", "queries", "documents", "document", "answers", "labels")
+    named = any(name in WORDS[kind] for kind in kinds)
+    return named or any(PATTERNS[kind].fullmatch(name) for kind in ("right", "wrong"))
+
+
 def field_of_turns(row: Row) -> str | None:
     """The field with the turns of a conversation of another form."""
     for name in WORDS["turns"]:

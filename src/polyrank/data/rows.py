@@ -21,33 +21,32 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeAlias, cast
 
+from polyrank.data.forms import holds_texts
 from polyrank.data.values import TOO_DEEP, Row, type_name
 from polyrank.errors import DataError, MissingExtraError
 from polyrank.loading.data import data_file
 from polyrank.storage.durable import write_file
 
-MAX_LINE_BYTES = 8 * 2**20
-"""The longest accepted line, in bytes: a longer one is a broken file, not a conversation."""
+MAX_LINE_BYTES = 8 * 2**20  # of a line: a longer one is a broken file, not a conversation
 
+# the most bytes that a byte of gzip or Parquet unpacks to, above ``FREE_BYTES``; texts compress 5 to 50 times
 MAX_RATIO = 100
-"""The most bytes that a byte of gzip or Parquet unpacks to, above ``FREE_BYTES``; texts compress 5 to 50 times."""
 CELL_BYTES = 64  # of a cell of Parquet in addition to its value
 FREE_BYTES = 2**22  # as examples, short texts take up to 50 times their size
 
 GZIP_MAGIC = b"\x1f\x8b"
+# binary formats that users give in place of text, by their first bytes
 BINARY = {
     b"PK\x03\x04": "an Excel workbook or another zip archive; save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
     b"PAR1": "a Parquet file; give it the ending .parquet",
     b"SQLite": "an SQLite database; save the table as CSV",
 }
-"""Binary formats that users give in place of text, by their first bytes."""
+# a cell of CSV with a list of texts or objects, as JSON or by Python's or NumPy's ``str``
 LISTED = re.compile(r"""\[\s*(?:'.*'|".*"|\{.*\})\s*\]""", re.DOTALL)
-"""A cell of CSV with a list of texts or objects, as JSON or by Python's or NumPy's ``str``."""
 
 Numbered: TypeAlias = Iterator[tuple[int, Row]]
-OnBad: TypeAlias = Callable[[DataError], None]
-"""Called with the error of each bad row."""
+OnBad: TypeAlias = Callable[[DataError], None]  # called with the error of each bad row
 
 
 def row_error(path: Path, line: int, problem: object) -> DataError:
@@ -316,8 +315,9 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
             if header and cells and len(cells) != len(header):
                 problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
                 raise row_error(path, start, problem)
-            if listed := next(filter(LISTED.fullmatch, cells or ()), None):
-                raise row_error(path, start, f"the cell {listed[:40]} holds a list; write JSON lines or Parquet")
+            for name, cell in zip(header, cells or (), strict=False):
+                if LISTED.fullmatch(cell) and holds_texts(name):
+                    raise row_error(path, start, f"the cell {cell[:40]} holds a list; write JSON lines or Parquet")
         except DataError as error:
             unreadable = getgeneratorstate(lines) == GEN_CLOSED and not isinstance(error.__cause__, csv.Error)
             if unreadable or not header:  # there is nothing to continue with

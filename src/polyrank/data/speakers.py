@@ -14,8 +14,7 @@ from polyrank.data.values import Row, object_of, objects_in
 from polyrank.errors import DataError, UsageError
 
 AGENTS = ("agent", "assistant", "support", "operator", "advisor", "representative", "bot", "chatbot", "gpt")
-EVERYBODY = "*"
-"""Selects the turns of all speakers."""
+EVERYBODY = "*"  # selects the turns of all speakers
 
 
 def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:

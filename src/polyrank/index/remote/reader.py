@@ -266,5 +266,5 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
         raise ArtifactError(f"{address} lacks a valid description; {remedy}") from error
 
 
-def _lower(text: str) -> str:
+def _lower(text: str) -> str:  # letters of ASCII only, as SQLite does
     return text.translate({upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)})
