@@ -41,7 +41,7 @@ def read_pretrained_config(folder: Path) -> Any:
 
 
 ENCODER_DECODERS = ("t5", "mt5", "umt5")  # the types of networks with an encoder that is used alone
-# whose outputs depend on the padding of a batch, or that read types of tokens in ways of their own
+# whose outputs depend on the padding of a batch or on types of tokens that tokenizers do not give alike
 UNEVEN = ("canine", "convbert", "flaubert", "fnet", "nystromformer", "xlm", "yoso")
 
 
