@@ -20,7 +20,7 @@ from polyrank.config.names import SAMPLE
 from polyrank.errors import DataError, UsageError
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
 from polyrank.fitting.recipes import planned_trainings
-from polyrank.fitting.report import Line, Section, answers_of, parts_of
+from polyrank.fitting.report import Line, answers_of, report_text, result_of, write_report
 from polyrank.index import is_index
 from polyrank.scorers.lexical import corpus_of
 from processes import run
@@ -96,15 +96,55 @@ def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     assert "R@5:" not in text  # of three candidates
 
 
-def test_parts_of_a_kind_share_their_meaning() -> None:
-    kinds = {"a": "encoder", "words": "words", "b": "encoder", "c": "encoder"}
+def test_terms_of_a_kind_share_their_meaning(stopped: tuple[Path, Fitted]) -> None:
+    kinds = {"a_1": "encoder", "words": "words", "b": "encoder", "c": "encoder"}
     rows = [
         {"kind": kind, "name": name, "weights": {"score": 1.0} if name != "c" else {}} for name, kind in kinds.items()
     ]
-    assert parts_of(rows) == [
-        "- **a, b**: how similar an encoder finds context and reply",
+    text = report_text({**stopped[1].report, "terms": rows})
+    parts = [
+        "- **a\\_1, b**: how similar an encoder finds context and reply",
         "- **words**: words that a reply shares with the context",
     ]
+    assert "\n\n" + "\n".join(parts) + "\n\n| measure, % | ranker | BM25 |\n| --- | --- | --- |\n| R@1: the" in text
+    assert result_of(text).splitlines()[-2:] == [
+        "- a_1, b: how similar an encoder finds context and reply",
+        "- words: words that a reply shares with the context",
+    ]
+
+
+def test_a_report_says_what_was_not_tried_and_which_threshold_answers(stopped: tuple[Path, Fitted]) -> None:
+    figures = stopped[1].report
+    settings = {**figures["settings"], "used": 1.25, "minutes": 30.0}
+    for untried, words in (
+        ({}, ""),
+        ({"a": None}, " Not tried: a (not estimated)."),
+        (
+            {"a": None, "b": 2.04, "c": 3},
+            " Not tried: a (not estimated), b (about 2.0 minutes), c (about 3.0 minutes).",
+        ),
+    ):
+        text = report_text({**figures, "settings": settings, "untried": untried})
+        assert f"\n\nUsed: 1.2 of 30 minutes.{words}\n\n| step |" in text
+    found = report_text({**figures, "threshold": {"chosen": {"coverage": 0.254, "precision": 0.8}}})
+    assert "it answers 25% of validation contexts" in found
+    assert "and 80% of these answers are right." in found
+    none = report_text({**figures, "threshold": {"problem": "too few"}})
+    assert "\n\nNo threshold was set: too few.\n\nAn answer takes " in none
+
+
+def test_a_report_shows_its_warning_suspects_and_missing_answers(stopped: tuple[Path, Fitted]) -> None:
+    figures = stopped[1].report
+    data = {**figures["data"], "warning": None, "suspects": [], "languages": {"en": 0.9, "de": 0.1}}
+    quiet = report_text({**figures, "data": data, "test": {**figures["test"], "answers": []}})
+    assert "Languages of contexts: en 90%, de 10%.\n\n| part | conversations | pairs |" in quiet
+    assert "Labels" not in quiet
+    assert quiet.count("answers of the test\n\nNone.\n\n## ") == 2
+    suspects = [[f"where is {n}|?", "no"] for n in range(7)]
+    loud = report_text({**figures, "data": {**data, "warning": "mostly German", "suspects": suspects}})
+    assert "de 10%.\n\nmostly German\n\n| part |" in loud
+    rows = "\n".join(f"| where is {n}\\|? | no |" for n in range(5))
+    assert f"ranks last.\n\n| context | reply |\n| --- | --- |\n{rows}\n\n## Right" in loud
 
 
 @pytest.mark.deep
@@ -115,11 +155,18 @@ def test_the_server_has_the_report(stopped: tuple[Path, Fitted]) -> None:
         assert client.post("/v1/respond", json={"context": ["my wifi is down"], "k": 1}).json()["results"]
 
 
-def test_texts_of_users_stay_texts_in_a_report() -> None:
+def test_texts_of_users_stay_texts_in_a_report(stopped: tuple[Path, Fitted], tmp_path: Path) -> None:
     texts = ["<img src=https://x.org/1.png>", "[a](https://x.org) *b* __c__ `d` | \\e ~~f~~", "&lt; <b>g</b>\n# h"]
-    page = Section("Answers", headings=["context"], rows=[[one] for one in texts]).html()
-    assert re.findall(r"<(\w+)", page) == ["h2", "table", "thead", "tr", "th", "tbody", *["tr", "td"] * 3]
-    assert [html.unescape(cell) for cell in re.findall(r"<td>(.*)</td>", page)] == [" ".join(t.split()) for t in texts]
+    answers = [{"context": [text], "answer": text, "said": text, "right": False, "reasons": text} for text in texts]
+    figures = stopped[1].report
+    write_report(tmp_path, {**figures, "test": {**figures["test"], "answers": answers}})
+    page = (
+        (tmp_path / "report.html").read_text("utf-8").partition("Wrong answers of the test</h2>")[2].partition("<h2")[0]
+    )
+    row = ["tr", *["td"] * 4]
+    assert re.findall(r"<(\w+)", page) == ["table", "thead", "tr", *["th"] * 4, "tbody", *row * 3]
+    cells = [html.unescape(cell) for cell in re.findall(r"<td>(.*)</td>", page)]
+    assert cells == [" ".join(text.split()) for text in texts for _ in range(4)]
 
 
 @pytest.mark.deep

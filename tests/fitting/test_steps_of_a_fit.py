@@ -1,4 +1,4 @@
-"""The parts of a fit without training: its journal, minutes, facts, plans and tables, each with several entries."""
+"""The parts of a fit without training: minutes, facts, plans and tables, each with several entries."""
 
 import threading
 from collections.abc import Callable
@@ -15,47 +15,12 @@ from polyrank.cli.training import TrainingDisplay
 from polyrank.fitting.budget import Budget
 from polyrank.fitting.data import FitData, part_files, repeated_share
 from polyrank.fitting.fit import FitRun
-from polyrank.fitting.journal import Journal
 from polyrank.fitting.recipes import Pace, Planned
-from polyrank.fitting.report import Line, Section, commands_of
+from polyrank.fitting.report import Line, commands_of
 from polyrank.records import Candidate, Example
+from polyrank.storage.journal import Journal
 from polyrank.training.loop import FitResult
 from polyrank.tuning.selection import HeldOut
-
-
-def test_a_journal_computes_again_only_what_changed_and_adds_up_the_time_of_the_rest(tmp_path: Path) -> None:
-    now, ran = [100.0], list[str]()
-
-    def recalled(journal: Journal, name: str, n: int, seconds: float) -> Any:
-        def compute() -> dict[str, int]:
-            ran.append(name)
-            now[0] += seconds
-            return {"n": n}
-
-        return journal.recall(name, {"n": n, "of": {"b": 1, "a": [n]}}, compute)
-
-    steps = [("data", 1, 5.0), ("shipped", 2, 7.0), ("terms", 3, 11.0)]
-    first = Journal(tmp_path / "steps", lambda: now[0])
-    assert [recalled(first, *step) for step in steps] == [{"n": 1}, {"n": 2}, {"n": 3}]
-    assert (ran, first.seconds) == (["data", "shipped", "terms"], 0.0)
-    again = Journal(tmp_path / "steps", lambda: now[0])
-    assert [recalled(again, *step) for step in steps] == [{"n": 1}, {"n": 2}, {"n": 3}]
-    assert (len(ran), again.seconds) == (3, 23.0)
-    changed = Journal(tmp_path / "steps", lambda: now[0])
-    assert [recalled(changed, *step) for step in (steps[0], ("shipped", 9, 2.0), steps[2])] == [
-        {"n": 1},
-        {"n": 9},
-        {"n": 3},
-    ]
-    assert (ran[3:], changed.seconds) == (["shipped"], 16.0)
-    (tmp_path / "steps" / "terms.json").write_bytes((tmp_path / "steps" / "terms.json").read_bytes()[:-9])
-    damaged = Journal(tmp_path / "steps", lambda: now[0])
-    recalled(damaged, *steps[2])
-    recalled(damaged, *steps[2])
-    assert (ran[4:], damaged.seconds) == (["terms"], 11.0)
-    damaged.versions = {**damaged.versions, "torch": "another"}
-    recalled(damaged, *steps[2])
-    assert ran[5:] == ["terms"]
 
 
 def test_minutes_are_counted_once_and_the_end_has_a_margin() -> None:
@@ -125,17 +90,6 @@ def test_a_line_shows_what_was_measured() -> None:
     assert Line("a", kept=False).cells()[3] == "not kept"
     assert Line("a", note="alone").cells() == ["a", "", "", "alone", "", ""]
     assert Line("a", milliseconds=0.0).cells()[5] == "0.0"
-    section = Section(
-        "T", ["one.", "two & 3."], ["a", "b"], [["1", "x\ny|z"], ["2", "<b>"]], ["polyrank a", "polyrank b"]
-    )
-    assert section.markdown() == (
-        "## T\n\none.\n\ntwo & 3.\n\n| a | b |\n| --- | --- |\n| 1 | x y\\|z |\n| 2 | \\<b> |"
-        "\n\n```sh\npolyrank a\npolyrank b\n```"
-    )
-    assert section.html().count("<tr>") == 3
-    assert "<p>two &amp; 3.</p>" in section.html()
-    assert "<td>&lt;b&gt;</td>" in section.html()
-    assert "polyrank a\npolyrank b\n</code></pre>" in section.html()
 
 
 def test_the_commands_make_the_ranker_of_all_its_models(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def quickstart(
 
 def _fit(data: Path, output: Path, json_: bool, threads: int | None = None, **options: Any) -> None:
     from polyrank.fitting import fit as run
-    from polyrank.fitting.report import HEADINGS, summary
+    from polyrank.fitting.report import HEADINGS, report_text, result_of
 
     check_resume(options["resume"], options["overwrite"])
     use_processor(threads, trains=True)
@@ -66,7 +66,7 @@ def _fit(data: Path, output: Path, json_: bool, threads: int | None = None, **op
         fitted = run(data, output, **options, show=lambda line: _show(*headings, line.cells()))
     for name, minutes in fitted.report["untried"].items():
         notify(f"not tried: {name}" + ("" if minutes is None else f", about {minutes:.1f} minutes"))
-    notify("\n".join(summary(fitted.report).paragraphs).replace("**", ""))
+    notify(result_of(report_text(fitted.report)))
     if json_:
         print(json.dumps(fitted.report, ensure_ascii=False))
     notify(f"wrote {output}; read {output / 'report.html'}; next: polyrank serve {output}")

@@ -14,8 +14,8 @@ Start = Literal["shipped:minilm", "embedded", "shipped:convert"]
 """The models to start from, best first. The first two become a Bi-encoder; the third remains a ConveRT."""
 
 
-def starter_recipe(start: Start) -> str:
-    """The recipe, without data and output."""
+def starter_recipe(start: Start | Literal["shipped:late"]) -> str:
+    """The recipe, without data and output; that of ``shipped:late`` trains a second stage over ``shipped:minilm``."""
     return (Path(__file__).parent / "starts" / f"{start.removeprefix(SHIPPED)}.toml").read_text("utf-8")
 
 

@@ -26,7 +26,6 @@ from polyrank.tuning.scored import lists_to_fit
 
 FEW_REPEATS = 0.02
 """With a smaller share of replies that were given more than once, counts of replies mean nothing."""
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def part_files(folder: Path) -> dict[str, Path]:
     return {name: files[0] for name, files in found.items()} if all(found.values()) else {}
 
 
-def make_parts(source: Path, folder: Path, notify: Notify) -> dict[str, Any]:
+def make_parts(source: Path, folder: Path, notify: Callable[[str], None]) -> dict[str, Any]:
     """Import and split a user's data into ``folder / "data"``, unless they are a folder of ``polyrank split``.
 
     Args:
@@ -113,7 +112,7 @@ def make_parts(source: Path, folder: Path, notify: Notify) -> dict[str, Any]:
     return {"by": parts.by, "repeated": parts.n_repeated}
 
 
-def read_parts(files: dict[str, Path], replies: Path | None, notify: Notify) -> FitData:
+def read_parts(files: dict[str, Path], replies: Path | None, notify: Callable[[str], None]) -> FitData:
     """Read the parts, and make the catalogue if none is given: replies that were given twice or more, with slots.
 
     Raises:

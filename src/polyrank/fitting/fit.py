@@ -25,9 +25,8 @@ from polyrank.evaluation import evaluate, summarise
 from polyrank.evaluation.tables import dialogues_of, mean_with_interval
 from polyrank.fitting.budget import Budget, make_clock
 from polyrank.fitting.data import FEW_REPEATS, FitData, make_parts, part_files, read_parts
-from polyrank.fitting.journal import Journal
 from polyrank.fitting.recipes import FEWEST_STEPS, Pace, Planned, planned_trainings
-from polyrank.fitting.report import Line, answers_of, commands_of, figure_of, write_report
+from polyrank.fitting.report import Line, answers_of, commands_of, figure_of, ranked_last, write_report
 from polyrank.index.opening import FITTED
 from polyrank.loading.models import portable_name, resolve_model, resolved_name
 from polyrank.scorers.lexical import corpus_of
@@ -37,6 +36,7 @@ from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms import term_kinds
 from polyrank.scorers.terms.counts import Counts, count_replies
 from polyrank.storage.durable import check_replaceable, make_folders, sha256_file
+from polyrank.storage.journal import Journal
 from polyrank.storage.lock import hold
 from polyrank.training import RunResult, train as train_here
 from polyrank.training.data import examples_digest
@@ -216,9 +216,8 @@ class FitRun:
         before = {label: model.fingerprint for label, model in self.models.items()}
         stored = self.journal.recall(name, {**self.settings, **settings, "models": before}, result)
         self.tuned_in = stored["tuned_in"]
-        for label, model in stored["models"].items():
-            if label not in self.models:
-                self.models[label] = self._opened(resolved_name(model, self.folder))
+        new = {label: name for label, name in stored["models"].items() if label not in self.models}
+        self.models |= {label: self._opened(resolved_name(name, self.folder)) for label, name in new.items()}
         for line in (Line(**line) for line in stored["lines"]):
             self.lines.append(line)
             self.show(line)
@@ -278,8 +277,10 @@ class FitRun:
 
     def _trained(self, planned: Planned, n_steps: int) -> Scorer:
         recipe = planned.recipe(self.data, self.folder / "runs" / f"{planned.folder}-{n_steps}", max_steps=n_steps)
-        show = partial(self.report, planned.name)
-        (trained, *_) = self.train(recipe, resume=True, device=self.device, report=lambda seed, record: show(record))
+        return self._model_of(recipe, partial(self.report, planned.name), resume=True)
+
+    def _model_of(self, recipe: dict[str, Any], report: Callable[[dict[str, Any]], None], **options: bool) -> Scorer:
+        (trained, *_) = self.train(recipe, device=self.device, report=lambda seed, record: report(record), **options)
         return self._opened(str(trained.model.resolve()))
 
     def _judged(self, planned: Planned, trained: Callable[[], Scorer]) -> list[Line]:
@@ -301,7 +302,8 @@ class FitRun:
         folder = self.folder / "runs" / f"{planned.folder}-pace"
 
         def measure() -> dict[str, Any]:
-            return asdict(Pace.measured(planned, self.data, folder, self.device, self.train, self.budget.clock))
+            train = partial(self._model_of, overwrite=True)
+            return asdict(Pace.measured(planned, self.data, folder, train, self.budget.clock))
 
         name = planned.like or planned.folder
         self.paces[name] = Pace(**self.journal.recall(f"{name}-pace", self.settings, measure))
@@ -375,11 +377,10 @@ class FitRun:
         build_index(self.folder / FITTED, self.folder / "ranker", self.data.replies, overwrite=True)
         settings = {**self.settings, "ranker": ranker.fingerprint}
         test = self.journal.recall("test", settings, lambda: self._tested(ranker))
-        ranked = zip(self.data.lists, tuning.held_out.reciprocal_rank.tolist(), strict=True)
-        last = [list_ for list_, reciprocal in ranked if reciprocal < 1.1 / len(list_.candidates)][:20]
-        minutes = {"minutes": self.budget.minutes, "used": self.budget.used}
-        stated = {"data": source, **minutes, "ms": self.ms, "precision": precision}
-        used = [row["name"] for row in tuning.rows if row["weights"] and row["kind"] in ("encoder", "cross")]
+        last = ranked_last(self.data.lists, tuning.held_out.reciprocal_rank.tolist())[:20]
+        minutes, used = self.budget.minutes, self.budget.used
+        stated = {"data": source, "minutes": minutes, "used": used, "ms": self.ms, "precision": precision}
+        models = [row["name"] for row in tuning.rows if row["weights"] and row["kind"] in ("encoder", "cross")]
         figures = {
             "lines": [asdict(line) for line in self.lines],
             "untried": {name: self.forecast(one) for name, one in self.untried.items()},
@@ -390,7 +391,7 @@ class FitRun:
             "data": {**self.data.facts(), "suspects": [[one.context[-1], one.response] for one in last]},
             "settings": stated,
             "ranker": ranker.fingerprint,
-            "commands": commands_of(self.folder, self.data.files, used, stated),
+            "commands": commands_of(self.folder, self.data.files, models, stated),
             "machine": describe_machine(),
         }
         write_report(self.folder, figures)

@@ -6,31 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from polyrank.config.starter_recipe import Start, best_start, for_given_negatives, starter_recipe
 from polyrank.evaluation import evaluate
 from polyrank.fitting.data import FitData
 from polyrank.records import Example
-from polyrank.training import RunResult
+from polyrank.scorers.protocols import Scorer
 from polyrank.training.data import n_given
 
 MANY_REPEATS = 0.2  # from this share of repeated replies on, four passes with dropout rank better than two without
 MAX_PASS = 60_000  # pairs of one pass; more than two passes over so many gain little in their time
 MAX_VALID = 300  # lists that choose the best step of a training; ``tune`` uses all
 N_TIMED = 6
+Train = Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], Scorer]  # of a recipe, reporting records
 FEWEST_STEPS = 60  # a training of fewer updates is not worth its place in the ranker
-
-LATE: dict[str, Any] = {
-    "model": {"kind": "late"},
-    "train": {
-        **{"init_from": "shipped:late", "epochs": 1, "batch_size": 16, "lr": 1e-4, "dropout": 0.0},
-        "method": {"kind": "rerank", "first_stage": "shipped:minilm"},
-        "negatives": {"n": 8},
-        "schedule": {"warmup_steps": 20},
-    },
-}
-"""A second stage over ``shipped:minilm``, which has not seen the user's pairs; only such pairs teach a second stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +78,7 @@ def planned_trainings(data: FitData) -> list[Planned]:
     first["train"] |= {"epochs": passes, "dropout": 0.1 if passes > 2 else 0.0}
     found = [Planned("Bi-encoder", "bi", first), Planned("ConveRT", "convert", _tables("shipped:convert", data))]
     if start == "shipped:minilm":  # the same package has shipped:late
-        found.append(Planned("second stage", "late", LATE))
+        found.append(Planned("second stage", "late", tomllib.loads(starter_recipe("shipped:late"))))
     again = {**first, "train": {**first["train"], "seeds": [2]}}
     found.append(Planned("Bi-encoder, another seed", "bi-2", again, like="bi"))
     for part in (4, 2):
@@ -117,21 +107,12 @@ class Pace:
     check: float
 
     @classmethod
-    def measured(
-        cls,
-        planned: Planned,
-        data: FitData,
-        folder: Path,
-        device: str,
-        train: Callable[..., list[RunResult]],
-        clock: Callable[[], float],
-    ) -> "Pace":
+    def measured(cls, planned: Planned, data: FitData, folder: Path, train: Train, clock: Callable[[], float]) -> Self:
         """Train for a few updates, into a folder that is removed again, and rank a few lists."""
         times: list[float] = []
         recipe, began = planned.recipe(data, folder, max_steps=N_TIMED), clock()
         del recipe["data"]["valid"]
-        (result, *_) = train(recipe, device=device, overwrite=True, report=lambda seed, record: times.append(clock()))
-        scorer, few = result.load(device=device), data.lists[:N_TIMED]
+        scorer, few = train(recipe, lambda record: times.append(clock())), data.lists[:N_TIMED]
         checked = clock()
         evaluate(scorer, few)
         check = (clock() - checked) * _n_texts(data.lists[:MAX_VALID]) / _n_texts(few)

@@ -1,6 +1,5 @@
 """The report of a fit: a page of one file, the same as Markdown, and everything as JSON."""
 
-import html
 import json
 import re
 import shlex
@@ -8,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from string import Template
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
 from polyrank.answering.explain import explain
@@ -25,15 +24,9 @@ from polyrank.storage.durable import write_file
 from polyrank.wording import percent
 
 N_ANSWERS = 10
-MEASURES = {
-    "R@1": "R@1: the given reply is first",
-    "R@5": "R@5: among the first 5",
-    "R@10": "R@10: among the first 10",
-    "MRR": "MRR: the mean of 1 / its rank",
-}
 HEADINGS = ("step", "MRR of validation, %", "gain", "result", "CPU minutes", "ms per answer")
-MARKUP = re.compile(r"[\\`*_\[\]<&|~]")  # in texts of users
 Label = Callable[[str], str]
+MARKUP = re.compile(r"[\\`*_\[\]<&|~]")  # in texts of users
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,59 +60,49 @@ class Line:
         return [self.step, percent(self.metrics.get("MRR", {})), percent(self.gain, signed=True), result, spent, ms]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the report: a title, paragraphs and tables, in the order in which they are shown."""
+def _cell(text: str) -> str:
+    """A text of a user in a line of Markdown, in which it means only itself."""
+    return MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
-    title: str
-    paragraphs: Sequence[str] = ()
-    headings: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    commands: Sequence[str] = ()
 
-    def markdown(self) -> str:
-        """As Markdown.
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+TEMPLATES.filters["cell"] = _cell
 
-        >>> print(Section("Data", ["2 pairs."], ["part", "pairs"], [["*train*", "1|2"]]).markdown())
-        ## Data
-        <BLANKLINE>
-        2 pairs.
-        <BLANKLINE>
-        | part | pairs |
-        | --- | --- |
-        | \\*train\\* | 1\\|2 |
-        """
-        blocks = [f"## {self.title}", *self.paragraphs]
-        if self.rows:
-            lines = [self.headings, ["---"] * len(self.headings), *self.rows]
-            cells = ([MARKUP.sub(r"\\\g<0>", " ".join(cell.split())) for cell in line] for line in lines)
-            blocks.append("\n".join(f"| {' | '.join(line)} |" for line in cells))
-        if self.commands:
-            blocks.append("\n".join(("```sh", *self.commands, "```")))
-        return "\n\n".join(blocks)
 
-    def html(self) -> str:
-        """As a part of a page; HTML in texts is escaped."""
-        return str(MarkdownIt("js-default").render(self.markdown()))
+def report_text(figures: Mapping[str, Any], *, plot: bool = False) -> str:
+    """The report as Markdown; texts of users are escaped.
+
+    Args:
+        figures: ready for JSON; see ``polyrank.fitting.fit``.
+        plot: whether report.svg is there.
+    """
+    steps = [Line(**line).cells() for line in figures["lines"]]
+    kinds = {row["kind"]: term_kind(row["kind"]).__doc__ for row in figures["terms"]}
+    meanings = {kind: re.split("[:\n]", doc or "", maxsplit=1)[0].lower() for kind, doc in kinds.items()}
+    shown = {"steps": [HEADINGS, *steps], "meanings": meanings, "plot": plot}
+    return TEMPLATES.get_template("report.md.jinja").render(figures, **shown, figure=figure_of, percent=percent)
+
+
+def result_of(text: str) -> str:
+    """The first part of a report, without its heading: the result in a few sentences, and the terms.
+
+    >>> result_of("# A fit\\n\\n## Result\\n\\nOne.\\n\\n- **a**: b\\n\\n| c |\\n\\n## Steps\\n")
+    'One.\\n\\n- a: b'
+    """
+    return re.sub(r"\*\*|\\", "", text.split("\n\n## Result\n\n")[1].partition("\n\n|")[0])
 
 
 def write_report(folder: Path, figures: Mapping[str, Any]) -> None:
-    """Write report.json, report.md, report.html and its plot.
-
-    Args:
-        folder: of the fit.
-        figures: ready for JSON; see ``polyrank.fitting.fit``.
-    """
-    answers = [_answers(figures, right) for right in (True, False)]
-    sections = [summary(figures), _steps(figures), _data(figures), *answers, _by_hand(figures)]
+    """Write report.json, report.md, report.html and its plot."""
+    plot = _plot(figures, folder / "report.svg")
+    text = report_text(figures, plot=bool(plot))
+    body = re.sub('<img src="report.svg"[^>]*>', lambda _: plot, MarkdownIt("js-default").render(text))
     title = f"polyrank fit {figures['settings']['data']}"
-    text = "\n\n".join([f"# {title}", *(section.markdown() for section in sections)])
-    first, *others = (section.html() for section in sections)
-    body = "\n".join([first, _plot(figures, folder / "report.svg"), *others])
-    template = Template(Path(__file__).with_suffix(".html").read_text("utf-8"))
-    page = template.substitute(title=html.escape(title), body=body)
+    page = TEMPLATES.get_template("report.html.jinja").render(title=title, body=body)
     values = json.dumps(figures, ensure_ascii=False, indent=1, sort_keys=True)
-    for ending, content in (("html", page), ("md", f"{text}\n"), ("json", values)):
+    for ending, content in (("html", page), ("md", text), ("json", values)):
         write_file(folder / f"report.{ending}", content.encode())
 
 
@@ -154,87 +137,23 @@ def _reasons(why: Explanation, label: Label) -> str:
     return "; ".join(filter(None, (terms, f"words: {', '.join([*words][:4])}" if words else "")))
 
 
+def ranked_last(lists: Sequence[Example], reciprocal_ranks: Sequence[float]) -> list[Example]:
+    """The lists whose right reply came last, or nearly always, in several partitions: its label may be wrong.
+
+    >>> example = Example(("hi",), ("hello", "no", "why", "yes"), (0,))
+    >>> [len(ranked_last([example], [1 / rank])) for rank in (1, 2, 3, 4)]
+    [0, 0, 0, 1]
+    """
+    ranked = zip(lists, reciprocal_ranks, strict=True)
+    return [one for one, reciprocal in ranked if reciprocal < 1 / (len(one.candidates) - 0.5)]
+
+
 def figure_of(summary: Mapping[str, Any], name: str) -> dict[str, float]:
     """A metric with its interval, from ``polyrank.summarise``; empty if the lists are too short for it."""
     if name not in summary["metrics"]:
         return {}
     low, high = summary["intervals"][name]
     return {"mean": summary["metrics"][name], "low": low, "high": high}
-
-
-def summary(figures: Mapping[str, Any]) -> Section:
-    """The result in a few sentences, and its figures next to those of BM25."""
-    test, threshold = figures["test"], figures["threshold"]
-    ranker, bm25 = test["ranker"], test["BM25"]
-    number = " to ".join(map(str, n)) if isinstance(n := ranker["n_candidates"], list) else n
-    first, other = (percent(figure_of(one, "R@1")).replace(" ", "% ", 1) for one in (ranker, bm25))
-    text = [
-        f"The ranker puts the reply that was given first in {first} of {ranker['n_examples']:,} test contexts, each"
-        f" with {number} candidates; BM25, a search by words, in {other}. No choice used the test.",
-        f"No threshold was set: {threshold.get('problem')}.",
-        f"An answer takes {figures['chosen']['milliseconds']:.1f} ms on this machine. Its score is a weighted sum of:",
-        "\n".join(parts_of(figures["terms"])),
-    ]
-    if chosen := threshold.get("chosen"):
-        text[1] = (
-            f"With its threshold it answers {100 * chosen['coverage']:.0f}% of validation contexts, searched in all"
-            f" replies of the lists, and {100 * chosen['precision']:.0f}% of these answers are right."
-        )
-    shown = [name for name in MEASURES if name in ranker["metrics"]]
-    rows = [[MEASURES[name], *(percent(figure_of(one, name)) for one in (ranker, bm25))] for name in shown]
-    return Section("Result", text, ["measure, %", "ranker", "BM25"], rows)
-
-
-def parts_of(terms: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The terms of a ranker, those of a kind together, with what the kind means."""
-    names: dict[str, list[str]] = {}
-    for row in (row for row in terms if row["weights"]):
-        names.setdefault(row["kind"], []).append(row["name"])
-    meanings = {kind: re.split("[:\n]", term_kind(kind).__doc__ or "", maxsplit=1)[0].lower() for kind in names}
-    return [f"- **{', '.join(these)}**: {meanings[kind]}" for kind, these in names.items()]
-
-
-def _steps(figures: Mapping[str, Any]) -> Section:
-    text = [
-        "Each step is judged on validation lists; the gain is that of the ranker with it over the ranker before, with a"
-        " 95% interval over conversations. A model is kept if the interval excludes 0, in MRR or in likelihood; terms"
-        " without training are kept as `polyrank tune` chooses them.",
-        f"Used: {figures['settings']['used']:.1f} of {figures['settings']['minutes']:g} minutes.",
-    ]
-    untried = [
-        f"{name} ({'not estimated' if minutes is None else f'about {minutes:.1f} minutes'})"
-        for name, minutes in figures["untried"].items()
-    ]
-    if untried:
-        text[-1] += f" Not tried: {', '.join(untried)}."
-    return Section("Steps", text, HEADINGS, [Line(**line).cells() for line in figures["lines"]])
-
-
-def _data(figures: Mapping[str, Any]) -> Section:
-    facts = figures["data"]
-    languages = ", ".join(f"{code} {100 * share:.0f}%" for code, share in facts["languages"].items())
-    text = [
-        f"{facts['replies']:,} replies in the catalogue. {100 * facts['repeated']:.0f}% of the training pairs have a"
-        f" reply that was given more than once. Languages of contexts: {languages}.",
-        *filter(None, [facts["warning"]]),
-    ]
-    rows = [[part, f"{facts['conversations'][part]:,}", f"{n:,}"] for part, n in facts["pairs"].items()]
-    rows += [["suspect label: the reply ranks last", *texts] for texts in facts["suspects"][:5]]
-    return Section("Data", text, ["part", "conversations", "pairs"], rows)
-
-
-def _answers(figures: Mapping[str, Any], right: bool) -> Section:
-    chosen = [one for one in figures["test"]["answers"] if one["right"] is right]
-    rows = [[" / ".join(one["context"][-2:]), one["answer"], one["said"], one["reasons"]] for one in chosen]
-    title = f"{'Right' if right else 'Wrong'} answers of the test"
-    return Section(title, [] if rows else ["None."], ["context", "answer", "said", "reasons"], rows)
-
-
-def _by_hand(figures: Mapping[str, Any]) -> Section:
-    machine = figures["machine"]
-    about = f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}, {machine['system']}"
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return Section("The same by hand", [f"{about}; {versions}."], commands=figures["commands"])
 
 
 def commands_of(
@@ -258,9 +177,9 @@ def commands_of(
 
 
 def _plot(figures: Mapping[str, Any], path: Path) -> str:
-    """R@1 against milliseconds, with labels where no faster step is as good, as SVG; a sentence without matplotlib."""
+    """R@1 against milliseconds, with labels where no faster step is as good, as SVG; empty without matplotlib."""
     if find_spec("matplotlib") is None:
-        return "<p>Install polyrank[plots] for a plot of R@1 against milliseconds.</p>"
+        return ""
     axes = (figure := new_figure(7, 3.6)).subplots()
     lines = [line for line in [figures["chosen"], *figures["lines"]] if line["milliseconds"] and line["metrics"]]
     chosen, *others = ((line["milliseconds"], 100 * line["metrics"]["R@1"]["mean"], line["step"]) for line in lines)
@@ -277,4 +196,4 @@ def _plot(figures: Mapping[str, Any], path: Path) -> str:
     axes.legend(loc="lower right")
     save(figure, path)
     text = path.read_text("utf-8")
-    return f"<figure>{text[text.index('<svg') :]}</figure>"
+    return text[text.index("<svg") :]

@@ -1,4 +1,4 @@
-"""The results of finished steps, each in a file: a fit that was killed at any moment continues after the last one."""
+"""The results of finished steps, each in a file: a job that was killed at any moment continues after the last one."""
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -44,7 +44,7 @@ class Journal:
         Raises:
             ResourceError: the disk is full.
         """
-        kind = DocumentKind(name="step of a fit", file=f"{name}.json", missing="run it", remedy="run the fit again")
+        kind = DocumentKind(name="result of a step", file=f"{name}.json", missing="run it", remedy="run the fit again")
         key = checksum({"settings": settings, "versions": self.versions})
         try:
             stored = read_document(self.folder, kind)
