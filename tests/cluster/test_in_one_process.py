@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,14 @@ import pytest
 import ray
 import ray.train.torch
 
+from polyrank import load_recipe
 from polyrank.answering import build
 from polyrank.config.serving import ServingSettings
+from polyrank.devices import distributed
 from polyrank.errors import (
     ConfigError,
     DataError,
+    LockedError,
     LostProcessError,
     MissingExtraError,
     OfflineError,
@@ -29,11 +33,14 @@ from polyrank.errors import (
     ResourceError,
     UsageError,
 )
+from polyrank.index import open_index
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
 from polyrank.serving.pool import StartupError
+from polyrank.storage.lock import hold
 from polyrank.training import train as train_here
-from polyrank_ray import cluster, encoding, serving, training
+from polyrank.training.run_folder import LOCK
+from polyrank_ray import cli, cluster, encoding, serving, training
 from polyrank_ray.blocks import Plan, read_blocks, read_plan
 from test_ranks import assert_alike
 from train_settings import bi_tables
@@ -74,10 +81,11 @@ def test_workers_get_the_variables_that_control_polyrank_and_no_others(
     asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("POLYRANK_PRECISION", "fp32")
+    before = signal.signal(signal.SIGTERM, handler := lambda *_: None)
     with cluster.connected():
-        assert signal.getsignal(signal.SIGTERM) == before
+        kept = signal.signal(signal.SIGTERM, before)
+    assert kept == handler
     variables = {"env_vars": {"POLYRANK_PRECISION": "fp32"}}
     assert asked == [{"address": "auto", "runtime_env": variables, **quiet}, {}]
     monkeypatch.delenv("POLYRANK_PRECISION")
@@ -149,11 +157,17 @@ def model(tiny_backbone: Path) -> str:
     return f"untuned:{tiny_backbone}"
 
 
-def test_each_block_is_encoded_once(tasks: Tasks, model: str, tmp_path: Path) -> None:
+def test_each_block_is_encoded_once(tasks: Tasks, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[int, int]] = []
     folder = tmp_path / "v"
+
+    def progress(*counts: int) -> None:
+        done.append(counts)  # type: ignore[arg-type]  # two
+        monkeypatch.chdir(tmp_path.parent)  # as if on another node: paths keep their meaning
+
+    monkeypatch.chdir(tmp_path)
     settings: dict[str, Any] = {"block_size": 3, "workers": 2, "cpus": 2, "device": "cpu"}
-    assert encoding.encode(model, TEXTS, folder, **settings, progress=lambda *counts: done.append(counts)) == 10
+    assert encoding.encode(model, TEXTS, "v", **settings, progress=progress) == 10
     assert done == [(3, 10), (6, 10), (9, 10), (10, 10)]
     assert tasks.asked == [{"num_cpus": 2, "num_gpus": 0, "max_retries": 3}]
     assert tasks.most_running == 2
@@ -190,11 +204,13 @@ def test_numbers_below_1_are_refused_before_anything_is_read(settings: dict[str,
 
 def test_an_encoding_whose_workers_keep_dying_ends_and_is_resumed(tasks: Tasks, model: str, tmp_path: Path) -> None:
     tasks.deaths = [3]
-    (tmp_path / "replies.txt").write_text("\n".join(TEXTS), "utf-8")
-    settings: dict[str, Any] = {"block_size": 3, "device": "cpu"}
+    (tmp_path / "replies.txt").write_text("\n".join([*TEXTS, TEXTS[0]]), "utf-8")
+    said: list[str] = []
+    settings: dict[str, Any] = {"block_size": 3, "device": "cpu", "notify": said.append}
     message = "^the workers of a block have died too often; see Ray's logs, and run the same command again to resume"
     with pytest.raises(LostProcessError, match=message):
         encoding.encode(model, tmp_path / "replies.txt", tmp_path / "v", **settings)
+    assert said == [f"{tmp_path / 'replies.txt'}: 1 of 11 replies repeat an earlier one and count once"]
     done: list[tuple[int, int]] = []
     counted = {"progress": lambda *counts: done.append(counts)}
     assert encoding.encode(model, tmp_path / "replies.txt", tmp_path / "v", **settings, **counted) == 4
@@ -223,6 +239,23 @@ def test_a_worker_encodes_only_with_the_same_model_on_a_shared_disk(model: str, 
     other = dataclasses.replace(plan, fingerprint="another")
     with pytest.raises(UsageError, match=f"^{model} is another model on another node; install the same model"):
         encoding._encode_block(0, block, tmp_path, other, model, "cpu", "torch", tmp_path)
+
+
+def test_an_index_of_the_command_is_replaced_only_if_asked(
+    tasks: Tasks, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies, index = tmp_path / "replies.txt", tmp_path / "i"
+    replies.write_text("\n".join(TEXTS), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    cli.encode(model, replies, Path("v"), index, device="cpu")
+    assert tasks.asked[-1]["num_cpus"] == 1
+    replies.write_text("\n".join(TEXTS[:4]), "utf-8")
+    with pytest.raises(UsageError, match="i already exists"):
+        cli.encode(model, replies, Path("other"), index, device="cpu")
+    assert not Path("other").exists()
+    cli.encode(model, replies, Path("v"), index, overwrite=True, device="cpu")
+    with open_index(index) as opened:
+        assert len(opened) == 4
 
 
 def test_invalid_candidates_are_refused_by_position(tmp_path: Path) -> None:
@@ -329,12 +362,15 @@ def test_a_training_whose_worker_dies_continues_from_its_checkpoint(
 
     reported: list[int] = []
     said: list[str] = []
+    other: list[Any] = [("another training", threading.Event())]
     with monkeypatch.context() as patch:
         patch.setattr(training, "_Mailbox", Dying)
+        patch.setattr(training, "_running", [*other])
         (result,) = training.train(
-            recipe, workers=3, cpus=2, device="cpu", report=lambda _, row: reported.append(row["step"]),
+            recipe, workers=3, cpus=2, overwrite=True, device="cpu", report=lambda _, row: reported.append(row["step"]),
             notify=said.append,
         )  # fmt: skip
+        assert training._running == other
     assert result.fit.n_steps == 6
     assert trainers.daemon  # an interrupted command ends without it
     assert sorted(set(reported)) == [1, 2, 3, 4, 5, 6]
@@ -387,6 +423,65 @@ def test_an_error_of_polyrank_ends_a_training_and_keeps_late_workers_from_starti
 
     kinds = ("report", "done", "failed", "failed elsewhere")
     assert [asyncio.run(after(kind)) for kind in kinds] == [True, True, False, False]
+
+    async def twice() -> list[tuple[str, Any]]:
+        mailbox = training._Mailbox()
+        await mailbox.send("failed", None)
+        await mailbox.receive()
+        late = asyncio.create_task(mailbox.receive())  # waits for the next message, and does not repeat the first
+        await asyncio.sleep(0)
+        assert not late.done()
+        await mailbox.send("end", None)
+        assert not await mailbox.may_start()
+        return await late
+
+    assert asyncio.run(twice()) == [("end", None)]
+
+
+def test_only_rank_0_reports_and_a_second_attempt_waits_for_the_folder(
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, Any]] = []
+    attempts = [1]
+    calls = {"send": lambda *message: sent.append(message), "start_attempt": lambda: attempts[0]}
+    mailbox = SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in calls.items()})
+    monkeypatch.setattr(ray, "get", lambda value: value)
+    task: dict[str, Any] = {"resume": False, "overwrite": False, "device": "cpu", "mailbox": mailbox, "cwd": tmp_path}
+    task["plan"] = load_recipe({**recipe, "train": recipe["train"] | {"max_steps": 1}})
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "process_group", nullcontext)  # without the other process
+    training._train(task)
+    assert sent == []
+    training._train(task)
+    assert [(kind, type(value)) for kind, value in sent] == [("failed elsewhere", UsageError)]
+    monkeypatch.setenv("RANK", "0")
+    task["overwrite"] = True
+    training._train(task)
+    assert {kind for kind, _ in sent[1:]} == {"report", "notify", "done"}
+    with hold(tmp_path / "run" / LOCK, "run"):
+        training._train(task)
+        assert (sent[-1][0], type(sent[-1][1])) == ("failed", LockedError)
+        attempts[0] = 2
+        with pytest.raises(LockedError):  # of a worker that is dying; Ray tries again
+            training._train(task)
+
+
+def test_a_fit_ends_all_its_trainings(
+    trainers: Trainers, joined: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for resources, n in (({"CPU": 1.0}, 1), ({"CPU": 8.0}, 2), ({"CPU": 8.0, "GPU": 1.0}, 1), ({"GPU": 4.0}, 2)):
+        joined.clear()
+        joined.update(resources)
+        with training.trainer("auto") as given:
+            assert given["at_once"] == n
+    ended = threading.Event()
+    ended.set()
+    mailboxes = [SimpleNamespace(dead=False) for _ in range(3)]
+    monkeypatch.setattr(training, "_running", [(mailbox, ended) for mailbox in mailboxes])
+    with pytest.raises(KeyboardInterrupt), training.trainer("auto"):
+        raise KeyboardInterrupt
+    assert all(mailbox.dead for mailbox in mailboxes)
 
 
 def test_an_interrupt_stops_the_workers(trainers: Trainers, recipe: dict[str, Any], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import ray_nodes
 from attached import end_with_parent
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.errors import ConfigError, UsageError
+from polyrank.errors import ConfigError, OfflineError, UsageError
 from polyrank.training import train
 from polyrank_ray import cluster as connection, encode, train as train_on_ray
 from polyrank_ray.blocks import block_file, index_blocks, read_blocks
@@ -299,6 +299,12 @@ def test_other_machines_need_keys() -> None:
 def test_invalid_addresses(address: str) -> None:
     with pytest.raises(UsageError, match='is not the address of a Ray cluster; use "'), connection.connected(address):
         pass
+
+
+def test_an_address_ends_with_a_port_that_may_exist() -> None:
+    assert connection._host_and_port("fd00::1:6379") == ("fd00::1", 6379)
+    with pytest.raises(OfflineError, match=r"no Ray cluster answers at '127\.0\.0\.1:70000'"):
+        connection._check_answers("127.0.0.1:70000")
 
 
 def test_relative_paths_are_resolved_where_the_command_runs(tmp_path: Path) -> None:

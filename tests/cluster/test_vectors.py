@@ -32,7 +32,7 @@ from polyrank_ray.blocks import (
     write_block,
 )
 
-POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i} if i % 2 else {}) for i in range(10)]
+POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i, "kind": "odd"} if i % 2 else {}) for i in range(10)]
 VECTORS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
 PLAN = Plan("model", "fingerprint", 3, digest(POOL), n=10, block_size=4)
 
@@ -59,12 +59,13 @@ def test_blocks_are_read_back_unchanged(tmp_path: Path) -> None:
     assert [candidate for part, _ in parts for candidate in part] == POOL
     assert np.array_equal(np.concatenate([vectors for _, vectors in parts]), VECTORS)
     assert read_plan(folder) == PLAN
+    assert [dataclasses.replace(PLAN, n=n).n_blocks for n in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
 
 
 def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(block_file(write(tmp_path / "v", 0), 0))
     assert table.column_names == ["id", "text", "metadata", "vector"]
-    assert table["metadata"].to_pylist() == [None, '{"n": 1}', None, '{"n": 3}']
+    assert table["metadata"].to_pylist() == [None, '{"n": 1, "kind": "odd"}', None, '{"n": 3, "kind": "odd"}']
     assert table["vector"].to_pylist() == VECTORS[:4].tolist()
 
 
@@ -142,7 +143,8 @@ def test_an_index_from_blocks_equals_one_built_at_once(tmp_path: Path) -> None:
             )
     with pytest.raises(UsageError, match="already exists"):
         index_blocks(tmp_path / "v", tmp_path / "at-once")
-    index_blocks(tmp_path / "v", tmp_path / "at-once", precision="int8", overwrite=True)
+    index_blocks(tmp_path / "v", tmp_path / "at-once", precision="int8", ann="flat", overwrite=True)
+    assert list((tmp_path / "at-once").glob("matrix-*/products.ann"))
     with open_index(tmp_path / "at-once") as index:
         assert (len(index), index.precision) == (10, "int8")
 
