@@ -93,6 +93,13 @@ def test_every_damaged_byte_is_detected(vectors: np.ndarray) -> None:
             read_ann(data[:length])
 
 
+def test_codes_are_trained_from_their_least_number_on(vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.index.local.ann.CODES_FROM", 50)
+    assert build_ann(vectors[:50], "sq8").search(vectors[:1], 2)[1].shape == (1, 2)
+    with pytest.raises(UsageError, match="use flat below 50"):
+        build_ann(vectors[:49], "sq8")
+
+
 def test_bad_input(vectors: np.ndarray) -> None:
     with pytest.raises(UsageError, match="kind 'tree' is unknown"):
         build_ann(vectors, "tree")  # type: ignore[arg-type]

@@ -503,6 +503,9 @@ def test_postings_of_several_fields_are_read_in_parts_and_after_changes(
                 assert found(own, f'{name} = "x" and {other} = "y"', now) == (both, True)
                 assert found(own, f'{name} = "x" and {other} > 1', now) == (having(name, "x"), False)
                 assert found(own, f'{name} = "x" or {other} > 1', now) is None
+                some = {*having(name, "x"), *having(other, "y")} & {*having(name, "x", 1)}
+                inside = f'{name} in ("x", 1) and ({name} = "x" or ({other} = "y" and {name} > 1))'
+                assert found(own, inside, now) == (sorted(some), False)
         assert found(own, 'a = "x"', first) is None  # as of an earlier change
         assert found(own, 'a = "x"', now) == (having("a", "x"), True)
     other = postings.Postings(path)

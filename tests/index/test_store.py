@@ -298,6 +298,16 @@ def test_rows_are_checked_after_a_crash_and_in_indexes_without_a_record(tmp_path
         LocalWriter(path)
 
 
+def test_damage_of_any_row_is_found(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    with closing(sqlite3.connect(path / INDEX_FILE, isolation_level=None)) as connection:
+        for (row,) in connection.execute("SELECT row FROM candidates").fetchall():
+            connection.execute("UPDATE candidates SET text = text || '!' WHERE row = ?", (row,))
+            assert verify_index(path)
+            connection.execute("UPDATE candidates SET text = substr(text, 1, length(text) - 1) WHERE row = ?", (row,))
+    assert verify_index(path) == []
+
+
 def test_a_lost_matrix_is_rebuilt_and_a_damaged_one_refused(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     want = query_all(path)

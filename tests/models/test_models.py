@@ -427,6 +427,46 @@ def test_the_seed_determines_only_codes_and_heads(tiny_backbone: Path) -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("length", [None, 4.0])
+def test_vectors_of_a_tower_are_cut_scaled_and_taken_apart_alike(length: float | None) -> None:
+    backbone: Any = torch.nn.Identity()
+    backbone.dimension = 5
+    tower = Tower(backbone, 4, 2.0, length=length)
+    outputs, weights = torch.randn(1, 3, 5), torch.tensor([[[0.5, 0.25, 0.25]]])
+    for dimension in (4, 3):
+        tower.dimension = dimension
+        mixture = tower.mixture(weights, outputs, torch.ones(1, 1, dtype=torch.bool))
+        vector = tower.finish((weights @ outputs)[0, 0])
+        torch.testing.assert_close((mixture.weights @ mixture.outputs)[0, 0], vector)
+        assert len(vector) == dimension
+        assert length is None or vector.norm().item() == pytest.approx(length)
+    dense = build_layer({"kind": "Dense", "n_in": 5, "n_out": 4, "bias": True, "residual": False, "adds_inputs": False,
+                         "activation": "Tanh"})  # fmt: skip
+    layered = Tower(backbone, None, 2.0, layers=[dense])
+    torch.testing.assert_close(layered.finish(outputs[0]), 2.0 * dense(outputs[0]))  # the scale is that of vectors
+
+
+def test_each_of_two_projections_is_new_and_weights_are_copied(tiny_backbone: Path) -> None:
+    config = BiConfig(backbone=str(tiny_backbone), projection_dim=4)
+    model, other = (new_model(config, POLICY, seed=seed, sample=REPLIES)[0] for seed in (1, 2))
+    assert [id(one) for one in model.new_parameters()] == [
+        id(tower.projection.weight)
+        for tower in (model.context_tower, model.candidate_tower)  # type: ignore[attr-defined]  # of a Bi-encoder
+    ]
+    tensors = {name: tensor.clone() for name, tensor in model.stored().items()}
+    other.restore(tensors)
+    for tensor in tensors.values():
+        tensor.fill_(7)
+    for name, tensor in other.stored().items():
+        assert torch.equal(tensor, model.stored()[name]), name
+
+
+def test_scores_of_half_precision_are_computed_in_full() -> None:
+    contexts, candidates = torch.randn(2, 3, 8).bfloat16(), torch.randn(1, 4, 8).bfloat16()
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    assert torch.equal(scores(contexts, candidates, mask), scores(contexts.float(), candidates.float(), mask))
+
+
 def test_without_a_stated_length_a_backbone_accepts_512_tokens() -> None:
     sizes = {"vocab_size": 9, "num_layers": 1, "n_layer": 1, "d_model": 8, "d_ff": 8, "d_inner": 8}
     relative = transformers.T5EncoderModel(transformers.T5Config(**sizes, num_heads=1, d_kv=8))

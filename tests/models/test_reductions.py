@@ -11,9 +11,10 @@ from torch import Tensor
 
 from polyrank.config.models import Reduction
 from polyrank.models.poly_encoder import attend
-from polyrank.models.reductions import first_outputs, last_outputs, reduce
+from polyrank.models.reductions import first_outputs, last_outputs, pool, reduce
 
 REDUCTIONS: list[Reduction] = ["first", "mean", "mean_of_first", "sqrt_n"]
+ALL: list[Reduction] = [*REDUCTIONS, "last", "max", "weighted_mean", "mean_but_first"]
 
 
 def batch(lengths: Sequence[int], dimension: int = 3, width: int | None = None) -> tuple[Tensor, Tensor]:
@@ -45,6 +46,28 @@ def test_each_row_is_reduced_as_if_it_were_alone(reduction: Reduction, m: int) -
         kept = real[:1] if reduction == "first" else real[:m] if reduction == "mean_of_first" else real
         divisor = len(kept) ** 0.5 if reduction == "sqrt_n" else len(kept)
         np.testing.assert_allclose(found, sum(kept) / divisor, rtol=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["last", "max", "weighted_mean", "mean_but_first"])
+def test_other_reductions_of_a_row_do_not_depend_on_the_batch(reduction: Reduction) -> None:
+    lengths = [1, 4, 2, 6]
+    outputs, mask = batch(lengths)
+    together = reduce(outputs, mask, reduction, 3)
+    for row, length in enumerate(lengths):
+        alone = reduce(outputs[row : row + 1, :length], mask[row : row + 1, :length], reduction, 3)[0]
+        torch.testing.assert_close(together[row], alone)
+    torch.testing.assert_close(together[0], outputs[0, 0])  # of a single token
+
+
+def test_the_tokens_of_a_prompt_are_not_pooled() -> None:
+    lengths, ways = [4, 6, 3], ["first", "last", "max", "mean", "sqrt_n"]
+    outputs, mask = batch(lengths)
+    for row, vectors in enumerate(pool(outputs, mask, ways, skipped=2)):  # type: ignore[arg-type]  # names
+        rest = outputs[row : row + 1, 2 : lengths[row]]
+        alone = pool(rest, torch.ones(rest.shape[:2], dtype=torch.bool), ways)[0]  # type: ignore[arg-type]  # names
+        torch.testing.assert_close(vectors, alone)
+    (short,) = pool(outputs[2:, :3], mask[2:, :3], ["last"], skipped=3)  # of nothing else, the last token of all
+    torch.testing.assert_close(short, outputs[2, 2])
 
 
 def test_the_mean_of_the_first_divides_by_the_real_ones_among_them() -> None:

@@ -94,6 +94,7 @@ def test_a_start_with_fewer_words_keeps_its_embeddings(tiny_backbone: Path, tmp_
     assert len(new) == len(old) + 1 == len(texts.subwords)  # type: ignore[arg-type]  # texts of a backbone
     assert torch.equal(new[: len(old)], old)
     assert new[-1].abs().sum() > 0
+    assert not any(torch.equal(new[-1], row) for row in old)
 
 
 def test_a_start_on_another_backbone_needs_the_requested_one(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -140,6 +140,23 @@ def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -
         assert ([*found.kept], found.kept.n_bytes) == ([], 0)
 
 
+def test_some_rows_are_scored_with_few_pairs_at_a_time(tiny_backbone: Path) -> None:
+    network, texts, _ = model(tiny_backbone)
+    late = make_scorer(network.eval(), texts, device="cpu", precision="fp32")
+    assert isinstance(late, LateScorer)
+    late.max_tokens = 8  # several batches
+    sizes: list[int] = []
+    hook = network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[-2])))
+    every = late.score(CONTEXTS, LISTS)
+    assert (len(sizes) > 1, max(sizes) > 1) == (True, True)
+    sizes.clear()
+    for rows in ([0], [2, 1], [1]):
+        found = late.joined_scores(CONTEXTS, LISTS, rows, chunk_size=1).detach().numpy()
+        np.testing.assert_allclose(found, np.concatenate([every[row] for row in rows]), atol=1e-6)
+    assert sizes == [1] * 7
+    hook.remove()
+
+
 def test_copies_of_a_text_have_equal_scores(tiny_backbone: Path) -> None:
     found = scorer(tiny_backbone)
     for n in range(1, 20):
@@ -419,6 +436,14 @@ def test_narrow_weights_score_alike(
     values = [np.concatenate(each.score(CONTEXTS, LISTS)) for each in (exact, narrow)]
     assert np.corrcoef(*values)[0, 1] > 0.98
     assert not np.array_equal(*values)
+    words = "my wifi is down and the bill is high and the light is red"
+    contexts, lists = [["hi"], [words]], [["hi", words], [words, "thanks"]]
+    alone = [
+        np.concatenate(narrow.score([c] * 2, [[text] for text in texts]))
+        for c, texts in zip(contexts, lists, strict=True)
+    ]
+    for together, single in zip(narrow.score(contexts, lists), alone, strict=True):
+        np.testing.assert_allclose(together, single, atol=1e-6)  # padding does not depend on the batch
 
 
 def test_int8_is_checked_and_recorded(word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ def test_cached_statistics_belong_to_one_pool(kind: type[BM25] | type[TfIdf]) ->
         scorer.score_pool(QUERIES, CORPUS), kind().fit(CORPUS[:2]).score_pool(QUERIES, CORPUS)
     )
     assert not np.allclose(before, scorer.score_pool(QUERIES, CORPUS))
+    scorer.statistics = kind().fit(CORPUS).statistics
+    np.testing.assert_array_equal(scorer.score_pool(QUERIES, CORPUS), kind().fit(CORPUS).score_pool(QUERIES, CORPUS))
     assert scorer.score_pool(QUERIES, []).shape == (3, 0)
     assert scorer.score_pool([], CORPUS).shape == (0, len(CORPUS))
     assert [len(row) for row in scorer.score(QUERIES, [[], CORPUS, ["x"]])] == [0, len(CORPUS), 1]

@@ -1,5 +1,6 @@
 """Long candidates are read to their end, in chunks of which the best counts."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -120,9 +121,12 @@ def test_only_the_network_that_truncates_reads_chunks(tiny_backbone: Path) -> No
     )
     short, long = (make_scorer(*new_model(config, policy, seed=1, sample=["hi"])[:2]) for policy in policies)
     text = "the light is red . my wifi is down . it did that . please restart the router . thanks"
-    for parts in ((short, long), (long, short)):
+    alone = Chunked(short).chunks(Context((QUERY,)), text)
+    assert len(alone) > 1
+    other_words = polyrank.load("shipped:convert")
+    for parts in ((short, long), (long, short), (other_words, short), (short, other_words)):
         ranker = Ranker([(EncoderTerm(part), (1.0,)) for part in parts])  # type: ignore[arg-type]
-        assert len(Chunked(ranker).chunks(Context((QUERY,)), text)) > 1
+        assert Chunked(ranker).chunks(Context((QUERY,)), text) == alone
     assert Chunked(long).chunks(Context((QUERY,)), text) == [text]
     short.score([QUERY], [["thanks " * 40]])
     before = [set(cut.candidates) for cut in short.cut]
@@ -165,3 +169,8 @@ def test_a_run_starts_in_the_second_half_of_the_one_before(budget: int) -> None:
     assert len(steps) == 1
     assert budget / 2 <= steps.pop() <= budget / 2 + 1
     assert runs[-1][1] == len(text)
+    for n in (budget - 1, budget, budget + 1):  # a paragraph that fits is one piece
+        paragraph = " ".join(words[:n])
+        both = f"{paragraph}\n{paragraph}"
+        _, alone = split(both, [match.span() for match in re.finditer(r"\w+", both)], budget)
+        assert (both[slice(*alone[0])] == paragraph) == (n <= budget)

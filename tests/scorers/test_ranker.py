@@ -22,9 +22,11 @@ from polyrank.index import open_index, open_writer
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention
-from polyrank.records import ContextLike
+from polyrank.records import ContextLike, contexts_of
 from polyrank.scorers import terms as kinds_of_terms
 from polyrank.scorers.explanation import TokenShare, by_word
+from polyrank.scorers.joined import Joined
+from polyrank.scorers.left_out import reader
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.ranker import as_ranker, load_ranker
 from polyrank.scorers.terms.counts import Counts
@@ -32,10 +34,11 @@ from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.hubs import Hubs
 from polyrank.scorers.terms.lexical import LexicalTerm
-from polyrank.scorers.terms.protocol import Term
+from polyrank.scorers.terms.protocol import ReplyTerm, Term
 from polyrank.scorers.terms.words import WordCounts, Words
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
+from polyrank.text.offsets import Span
 from word_models import PairScorer, WordEncoder
 
 SAID = ["wifi", "bill", "light", "router", "red", "down", "the", "my", "restart", "is"]
@@ -174,6 +177,10 @@ def test_fingerprints_differ_with_terms_weights_and_shortlists() -> None:
     ]
     assert len({ranker.fingerprint for ranker in rankers}) == len(rankers)
     assert ranker_of(["bi", "words"]).fingerprint == ranker_of(["bi", "words"]).fingerprint
+    unknown = WordEncoder("encoder")
+    unknown.fingerprint = ""
+    assert Joined([WordEncoder("encoder", 1), unknown]).fingerprint == ""
+    assert Ranker([part("words"), (EncoderTerm(unknown), (1.0,))]).fingerprint == ""
 
 
 @pytest.mark.parametrize("more", [["counts"], ["words"], ["cross"], ["counts", "words", "lexical", "cross"]])
@@ -234,6 +241,31 @@ def test_counts_of_candidates_take_the_place_of_those_of_their_texts() -> None:
     was = int(COUNTS.of_texts(TEXTS[:1])[0])
     assert changed["0"] - plain["0"] == pytest.approx(0.3 * (np.log1p(50) - np.log1p(was)), abs=1e-5)
     assert {id_: changed[id_] for id_ in "12345"} == pytest.approx({id_: plain[id_] for id_ in "12345"}, abs=1e-5)
+    assert Ranker([part("bi"), (COUNTS, (0.5,)), (COUNTS, (0.25,))]).prior == 0.75
+
+
+class Lengths(ReplyTerm):  # without a kind, so that no ranker of another test finds it
+    features, name, fingerprint = ("words", "letters"), "lengths", "lengths"
+
+    def numbers(self, texts: Sequence[str]) -> Any:
+        return np.array([[len(text.split()), len(text)] for text in texts], np.float32).reshape(-1, 2)
+
+
+def test_a_term_of_the_reply_may_have_several_features() -> None:
+    term, lists = Lengths(), [TEXTS[:3], [], TEXTS[4:9]]
+    for rows, texts in zip(term.score(CONTEXTS, lists), lists, strict=True):
+        np.testing.assert_array_equal(rows, term.numbers(texts))
+    searched = term.encoder((2.0, 0.5))
+    assert searched is not None
+    wanted = term.numbers(TEXTS) @ np.array([2.0, 0.5], np.float32)
+    np.testing.assert_allclose(searched.score_pool(CONTEXTS, TEXTS), [wanted] * 3, rtol=1e-5)
+
+
+def test_a_weighted_model_explains_its_weighted_score() -> None:
+    term = EncoderTerm(WordEncoder("encoder", 1))
+    (context,) = contexts_of(CONTEXTS[:1])
+    scores = [term.explain(context, TEXTS[7], (weight,), 2).score for weight in (1.0, 2.0)]
+    assert scores[1] == pytest.approx(2 * scores[0])
 
 
 # damage and refusals
@@ -421,3 +453,11 @@ def test_shares_of_words_are_sums_over_tokenizations_that_may_leave_words_out() 
     assert shares((pieces, 2.0, True)) == [("wifi", 1.5, True), ("is", 0.0, True), ("down", 4.0, True), last]
     assert shares((pieces, 2.0, True), (whole, 0.5, False)) == [("wifi", 6.5, True), ("is", 0.5, True), last]
     assert shares((pieces, 2.0, False), (whole, 0.5, False)) == [("wifi", 6.5, True), ("now", 0.0, False)]
+    space = [*pieces, TokenShare(" ", 7, 8, 5.0)]  # ends where a word begins, and belongs to none
+    assert shares((space, 2.0, True)) == shares((pieces, 2.0, True))
+
+
+def test_a_span_within_another_ends_no_reading() -> None:
+    read = reader([Span("turn", 0, 0, 9), Span("turn", 0, 2, 4), Span("turn", 1, 0, 3), None])
+    assert [read("turn", 0, start, end) for start, end in ((5, 8), (8, 12), (9, 12))] == [True, True, False]
+    assert (read("turn", 1, 2, 5), read("turn", 2, 0, 1)) == (True, False)

@@ -15,7 +15,7 @@ from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, c
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.two_stage import Combine
+from polyrank.scorers.two_stage import Combine, shortlist_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 
@@ -92,6 +92,12 @@ def test_the_order_of_candidates_does_not_matter() -> None:
     moved = both.score(CONTEXTS, [[TEXTS[i] for i in order]] * 3)
     for a, b in zip(whole, moved, strict=True):
         np.testing.assert_array_equal(a[order], b)
+
+
+def test_excluded_rows_leave_their_places_to_others() -> None:
+    values, texts = np.array([5, 4, 3, 3, 1], np.float32), ["a", "b", "no", "no", "c"]
+    for excluded, rows in (((), [0, 1]), ((0,), [1, 3]), ((0, 3), [1, 2]), ((1, 2, 3), [0, 4]), (range(5), [])):
+        assert shortlist_of(values, texts, 2, excluded) == rows
 
 
 def test_no_candidates_and_no_shortlist() -> None:

@@ -16,9 +16,10 @@ from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index.local.ann import build_ann
 from polyrank.index.protocol import Block
 from polyrank.models.scoring import scores
-from polyrank.search import Result, kernels, score_rows, search
+from polyrank.search import NearestSearch, Result, kernels, prior_of, score_rows, search
 from polyrank.search.best import Best
 from polyrank.search.blocks import as_tensor, bf16_of, norms_of
+from polyrank.search.lists import shortlist
 from polyrank.search.profile import Profile
 from polyrank.search.query import Machine
 from polyrank.search.scan import bounds_in_bf16, scan
@@ -347,6 +348,81 @@ def test_a_candidate_is_shortlisted_by_a_single_vector() -> None:
     assert found.ways == ("shortlist",)
     assert found.rows[0] == 0
     np.testing.assert_allclose(found.scores, [30, 10], rtol=1e-6)
+
+
+class Listed:
+    """An inner-product index that fills up its lists, as an inverted file whose lists are short."""
+
+    def __init__(self, vectors: Floats, longest: int) -> None:
+        self.vectors, self.longest = vectors, longest
+
+    def search(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
+        products = queries @ self.vectors.T
+        positions = np.argsort(-products, axis=1)[:, :k]
+        values = np.take_along_axis(products, positions, 1)
+        values[:, self.longest :], positions[:, self.longest :] = -np.inf, -1
+        return values, positions
+
+
+class Offered(Best):
+    def offer(self, block: Block, positions: NDArray[np.intp], *_: Any, **__: Any) -> None:
+        self.positions = [*getattr(self, "positions", []), *positions.tolist()]
+
+
+@pytest.mark.parametrize("longest", [2, 7, 99])
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_shortlist_is_of_the_mean_the_vectors_and_the_offsets(
+    m: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyrank.search.lists.SHORTLIST", 5)
+    generator = np.random.default_rng(m)
+    pool, contexts = generator.normal(size=(40, 6)).astype(np.float32), generator.normal(size=(m, 6)).astype(np.float32)
+    alive, offsets = generator.random(40) < 0.6, generator.normal(size=40).astype(np.float32)
+    n_listed = int(np.ceil(5 * 40 / alive.sum()))
+    wanted: set[int] = {*np.argsort(-offsets)[:n_listed].tolist()}
+    products = contexts @ pool.T
+    wanted |= {*np.argsort(-products.mean(0))[: min(n_listed, longest)].tolist()}
+    listed = [(-row[i], i) for row in products for i in np.argsort(-row)[: min(n_listed, longest)].tolist()]
+    wanted |= {*list(dict.fromkeys(i for _, i in sorted(listed)))[:n_listed]}
+    best = Offered(contexts, 2)
+    found = shortlist(best, block(pool, alive=alive, offsets=offsets), Listed(pool, longest))
+    assert (found, sorted(best.positions)) == (sum(alive[i] for i in wanted), sorted(wanted))
+    many = Offered(contexts, 99)  # more than there are
+    assert shortlist(many, block(pool, alive=alive), Listed(pool, 99)) == alive.sum()
+    assert alive[many.positions].sum() == alive.sum()
+    only = np.zeros(40, np.bool_)
+    only[np.argsort(products.mean(0))[:3]] = True  # three rows, and the lists hold fewer of them than k
+    few = Offered(contexts, 3)
+    found = shortlist(few, block(pool, alive=only), Listed(pool, 1))
+    assert (found < 3, hasattr(few, "positions")) == (True, False)
+
+
+def test_each_prior_has_its_own_offsets() -> None:
+    generator = np.random.default_rng(1)
+    pool, context = generator.normal(size=(30, 4)).astype(np.float32), generator.normal(size=(2, 4)).astype(np.float32)
+    one, real = block(pool, 7), np.ones((1, 2), np.bool_)
+    for prior in (0.5, 2.0, 0.5):
+        query = NearestSearch(context[None], real, 5, prior=prior)
+        (found,) = query.of_blocks([one], [None], lambda rows: rows.astype(np.float64))
+        wanted = score_rows(context, real[0], pool) + prior_of(one.rows.astype(np.float64), prior)
+        assert found.rows.tolist() == (7 + np.argsort(-wanted)[:5]).tolist()
+        np.testing.assert_allclose(found.scores, np.sort(wanted)[::-1][:5], rtol=1e-5)
+
+
+def test_scores_in_several_parts_have_their_own_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.search.scoring.ROWS_AT_A_TIME", 3)
+    generator = np.random.default_rng(1)
+    pool, offsets = generator.normal(size=(10, 4)).astype(np.float32), generator.normal(size=10).astype(np.float32)
+    contexts = torch.from_numpy(generator.normal(size=(2, 4)))
+    alone = [precise_scores(contexts, pool[i : i + 1], offsets[i : i + 1])[0] for i in range(10)]
+    np.testing.assert_array_equal(precise_scores(contexts, pool, offsets), alone)
+
+
+@pytest.mark.parametrize(("m", "dimension"), [(1, 4), (3, 5), (6, 3), (30, 40), (5, 1)])
+def test_columns_are_orthonormal_and_at_most_as_many_as_directions(m: int, dimension: int) -> None:
+    subspace = find_subspace(torch.randn(m, dimension, generator=torch.Generator().manual_seed(m)))
+    assert len(subspace.columns) == min(m, dimension, 16)
+    assert subspace.skew < 1e-5
 
 
 def test_an_approximate_index_that_returns_all_proves_all() -> None:

@@ -135,3 +135,20 @@ def test_an_encoder_that_ranks_no_better_than_chance_has_no_hubs() -> None:
     (term,) = Hubs.offered(Offer((encoder,), lists, scales=(1.23456,)))
     assert (term.scale, len(term.contexts)) == (1.235, 1)
     assert list(Hubs.offered(Offer((encoder,), (), scales=(1.0,)))) == []
+    pairs = [Example((text,), ("b",), (0,)) for text in ("d", "e", "d")]
+    (term,) = Hubs.offered(
+        Offer((encoder,), lists, pairs, scales=(1.0,))
+    )  # contexts of dialogues before those of lists
+    np.testing.assert_array_equal(
+        sorted(term.contexts[:, 0, 0]), sorted(encoder.encode_contexts(["d", "e"])[0][:, 0, 0])
+    )
+
+
+def test_contexts_of_several_batches_and_sets_keep_their_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.scorers.terms.hubs.CONTEXTS_AT_A_TIME", 2)
+    encoder = WordEncoder("encoder", 1, several=True)
+    contexts = [Context(tuple(f"turn {n}{i}" for i in range(size))) for n, size in enumerate((1, 2, 3, 1, 4))]
+    for some in (contexts, contexts[::-1], [Context(("another",)), *contexts[1:]]):
+        term, (vectors, mask) = Hubs.encoded(encoder, some, scale=1.0), encoder.encode_contexts(some)
+        np.testing.assert_array_equal(term.mask, mask)
+        np.testing.assert_array_equal(term.contexts[mask], vectors[mask])

@@ -36,3 +36,6 @@ def test_named_scorers_are_fitted_to_the_candidates_of_the_lists() -> None:
     assert (first.name, second.name) == ("bm25", "tfidf")
     assert first.fingerprint == LexicalTerm(BM25().fit(TEXTS)).fingerprint != second.fingerprint
     assert first.fingerprint != LexicalTerm(BM25().fit(TEXTS[:3])).fingerprint
+    named = BM25()
+    assert named.fitted_to(lambda: TEXTS) is not named
+    assert not named.is_fitted

@@ -59,6 +59,7 @@ def test_rare_words_in_common_with_the_newest_turn_the_background_and_earlier_tu
         "it is down": (2 * half, rare),  # "is" is in both turns, and counts as of the newest one
         "router": (0.0, 0.0),
         "router " * 100 + "light wifi": (0.0, 0.0),  # beyond the first hundred words
+        "router " * 100 + "light": (0.0, 0.0),
         "router " * 99 + "light": (rare, 0.0),
         "router" * 900 + " light": (rare, 0.0),  # too long to be kept
     }
@@ -102,7 +103,7 @@ def test_a_score_does_not_depend_on_other_rows_or_candidates() -> None:
 
 
 def test_contexts_without_turns_or_words_are_compared() -> None:
-    (rows,) = Words(COUNTED).score([Context((), ("the router is blue",))], [["my router", "yes"]])
+    (rows,) = Words(COUNTED).score([Context((), ("yes it is", "the router is blue"))], [["my router", "no"]])
     np.testing.assert_allclose(rows, [[COUNTED.rarity("router"), 0, 0, 0], [0, 0, 0, 0]], rtol=1e-6)
     assert Words(COUNTED).score([Context(("",))], [["yes"]])[0].tolist() == [[0.0] * 4]
 
