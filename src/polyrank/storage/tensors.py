@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import safetensors
 import safetensors.torch
+from safetensors import TensorSpec
 
 from polyrank.storage.document import DocumentKind, check_part, read_document, seal
 from polyrank.storage.durable import new_folder
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 def to_bytes(tensors: "Mapping[str, Tensor]", notes: Mapping[str, str] | None = None) -> bytes:
     """The bytes of a safetensors file with tensors by name and ``notes`` in the header."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    data: bytes = safetensors.torch.save(plain, None if notes is None else dict(notes))
-    return data
+    parts = {  # as safetensors.torch.save makes them, which takes ten times as long for many small tensors
+        name: TensorSpec(dtype=str(one.dtype)[6:], shape=one.shape, data_ptr=one.data_ptr(), data_len=one.nbytes)
+        for name, one in plain.items()
+    }
+    return bytes(safetensors.serialize(parts, None if notes is None else dict(notes)))
 
 
 def from_bytes(data: bytes) -> "dict[str, Tensor]":
     """The inverse of ``to_bytes``, without the notes."""
-    tensors: dict[str, Tensor] = safetensors.torch.load(data)
-    return tensors
+    return dict(safetensors.torch.load(data))
 
 
 def read_file(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":

@@ -1,0 +1,28 @@
+"""Tensors as bytes, compared with the library of the format."""
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from polyrank.storage.tensors import from_bytes, to_bytes
+
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.bool)
+
+
+@pytest.mark.parametrize("notes", [None, {"kind": "bi", "é": "\n"}])
+def test_bytes_are_the_librarys(notes: dict[str, str] | None) -> None:
+    tensors = {f"layer.{n}.{kind}": (torch.randn(n, 3) * 9).to(kind) for n in range(3) for kind in TYPES}
+    tensors |= {"one": torch.tensor(2.5), "column": torch.randn(4, 3).T, "part": torch.randn(5, 2)[1:3]}
+    tensors["trained"] = torch.randn(2, requires_grad=True)
+    data = to_bytes(tensors, notes)
+    assert data == save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, notes)
+    for read in (load(data), from_bytes(data)):
+        assert read.keys() == tensors.keys()
+        assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+
+
+def test_tensors_that_share_memory_are_each_written() -> None:
+    shared = torch.randn(3, 2)
+    read = from_bytes(to_bytes({"a": shared, "b": shared, "row": shared[1]}))
+    assert torch.equal(read["a"], read["b"])
+    assert torch.equal(read["row"], shared[1])
