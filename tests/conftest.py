@@ -35,6 +35,9 @@ if not os.environ.get("POLYRANK_TEST_GPU"):
 # stderr.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+# A sync matters only when the power fails. test_durable.py and the crash tests check the syncs and their order.
+os.fsync = os.fstat
+
 # Few cases per property by default; `--hypothesis-profile=deep` tries many.
 settings.register_profile("few", max_examples=50, deadline=None)
 settings.register_profile("deep", max_examples=400, deadline=None)

@@ -25,12 +25,10 @@ _warm.set_forkserver_preload(
         "polyrank.cli.commands",
         "polyrank.tuning.intents",
         "polyrank.answering.replies",
-        "polyrank.answering.retrievers",
         "polyrank.scorers.open",
         "polyrank.training",
-        "transformers.models.auto.modeling_auto",
         "transformers.models.auto.tokenization_auto",
-        "transformers.models.bert.modeling_bert",
+        "torch._dynamo",  # the first update of an optimiser imports it
         # what Typer and Rich import when a command first parses, counts or draws
         "typer._adapters",
         "pydantic.main",

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from milvus import Milvus
 from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
@@ -57,6 +56,8 @@ WORDS = [
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A two-layer BERT of 32 dimensions with random weights and a word-piece vocabulary."""
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast  # takes seconds, which forks need not wait
+
     folder = tmp_path_factory.mktemp("tiny")
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters), *WORDS]

@@ -363,18 +363,6 @@ def test_a_silent_server_is_reported_with_the_reason() -> None:
         asyncio.run(ask(f"http://127.0.0.1:{silent.getsockname()[1]}"))
 
 
-def test_a_key_grants_access(index: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"{KEY}\n", "utf-8")
-    keys.chmod(0o600)
-    with serving(f"support={index}", "--api-key-file", keys) as running:
-        with polyrank.Client(running.url, api_key=KEY) as client:
-            assert client.models()[0].id == "support"
-        for wrong in (None, "another-key-of-some-length"):
-            with polyrank.Client(running.url, api_key=wrong) as client, pytest.raises(UsageError, match="key"):
-                client.models()
-
-
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 1e10])
 def test_an_impossible_timeout_is_refused(timeout_s: float) -> None:
     with pytest.raises(UsageError, match=rf"^timeout_s = {timeout_s!r} is outside 0 to 1e.09; give".replace("+", ".")):

@@ -39,8 +39,8 @@ def read(source: Path, folder: Path) -> FitData:
     return read_parts(part_files(source) or part_files(folder / "data"), None, quiet)
 
 
-def few(folder: Path, n: int = 6) -> Path:
-    """A folder of ``split`` with few and short lists of the sample."""
+def few(folder: Path, n: int = 6, n_dialogues: int = 8) -> Path:
+    """A folder of ``split`` with few dialogues, and few and short lists, of the sample."""
     folder.mkdir()
     rows = [json.loads(row) for row in (SAMPLE / "valid.jsonl").read_text("utf-8").splitlines()]
     for row in rows:
@@ -50,7 +50,7 @@ def few(folder: Path, n: int = 6) -> Path:
     for name, chosen in (("valid", rows[:n]), ("test", rows[-n:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chosen), "utf-8")
     said = (SAMPLE / "train.jsonl").read_text("utf-8").splitlines(keepends=True)
-    (folder / "train.jsonl").write_text("".join(said[:8]), "utf-8")
+    (folder / "train.jsonl").write_text("".join(said[:n_dialogues]), "utf-8")
     return folder
 
 
@@ -201,7 +201,7 @@ def test_trainings_run_where_the_caller_says(tmp_path: Path) -> None:
         return polyrank.train(recipe, **options)
 
     show = stop_at("Bi-encoder")
-    polyrank.fit(few(tmp_path / "data"), tmp_path / "support", minutes=30, train=train_elsewhere, show=show)
+    polyrank.fit(few(tmp_path / "data", 6, 3), tmp_path / "support", minutes=30, train=train_elsewhere, show=show)
     assert [path.name for path in asked] == ["bi-pace", asked[1].name]
     assert (asked[1] / "model").is_dir()
 
@@ -217,7 +217,7 @@ def test_trainings_run_at_the_same_time(tmp_path: Path) -> None:
         with one:  # threads of a process share its random numbers
             return polyrank.train(recipe, **options)
 
-    data = few(tmp_path / "data")
+    data = few(tmp_path / "data", 6, 3)
     options = {"minutes": 30, "train": train_elsewhere, "at_once": 2, "show": stop_at("ConveRT")}
     fitted = polyrank.fit(data, tmp_path / "support", **options)
     assert sorted(trained) == ["bi", "convert"]

@@ -508,6 +508,11 @@ def test_keys_have_rights_and_names(folder: Path) -> None:
         server.wait_for('"key": null')
         rows = [(row["key"], row["client"], row["status"]) for row in server.log if row.get("route")]
         assert {("shop", "127.0.0.1", 403), ("team", "127.0.0.1", 200), ("key-1", "127.0.0.1", 200)} <= set(rows)
+        with polyrank.Client(server.url, api_key=READER) as reading:
+            assert reading.models()[0].id == "support"
+        for wrong in (None, "another-key-of-some-length"):
+            with polyrank.Client(server.url, api_key=wrong) as refused, pytest.raises(UsageError, match="key"):
+                refused.models()
 
 
 @pytest.mark.parametrize(
