@@ -149,6 +149,8 @@ def test_some_rows_are_scored_with_few_pairs_at_a_time(tiny_backbone: Path) -> N
     hook = network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[-2])))
     every = late.score(CONTEXTS, LISTS)
     assert (len(sizes) > 1, max(sizes) > 1) == (True, True)
+    kept = [inputs for text in late.kept if (inputs := late.kept.get(text)) is not None]
+    assert [inputs.base is None for inputs in kept] == [True] * 5  # the rest of a batch is not kept with them
     sizes.clear()
     for rows in ([0], [2, 1], [1]):
         found = late.joined_scores(CONTEXTS, LISTS, rows, chunk_size=1).detach().numpy()

@@ -121,12 +121,13 @@ def test_only_the_network_that_truncates_reads_chunks(tiny_backbone: Path) -> No
     )
     short, long = (make_scorer(*new_model(config, policy, seed=1, sample=["hi"])[:2]) for policy in policies)
     text = "the light is red . my wifi is down . it did that . please restart the router . thanks"
-    alone = Chunked(short).chunks(Context((QUERY,)), text)
-    assert len(alone) > 1
+    unknown = "internationalization jeopardizes quixotic xylophones . " * 5  # one token each, or many
+    alone = [Chunked(short).chunks(Context((QUERY,)), one) for one in (text, unknown)]
+    assert min(map(len, alone)) > 1
     other_words = polyrank.load("shipped:convert")
     for parts in ((short, long), (long, short), (other_words, short), (short, other_words)):
         ranker = Ranker([(EncoderTerm(part), (1.0,)) for part in parts])  # type: ignore[arg-type]
-        assert Chunked(ranker).chunks(Context((QUERY,)), text) == alone
+        assert [Chunked(ranker).chunks(Context((QUERY,)), one) for one in (text, unknown)] == alone
     assert Chunked(long).chunks(Context((QUERY,)), text) == [text]
     short.score([QUERY], [["thanks " * 40]])
     before = [set(cut.candidates) for cut in short.cut]
