@@ -214,6 +214,14 @@ def old_layout(folder: Path) -> Path:
     return folder
 
 
+def own_module(folder: Path) -> Path:
+    """A folder whose pooling is code of its author."""
+    modules = json.loads((folder / "modules.json").read_text("utf-8"))
+    modules[1]["type"] = "my_modules.Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
+    return folder
+
+
 WORDS, BYTES, DECODER = {"words": True}, {}, {"start": False}
 PROMPTS = {"query": "the query: ", "document": "passage: "}
 Layout = Callable[[Path], Path]
@@ -265,6 +273,14 @@ LAYOUTS: dict[str, Layout] = {
         default_prompt_name="web",
     ),
     "Bert classifier": lambda folder: plain_pairs(folder, "BertForSequenceClassification", WORDS),
+    "Bert classifier, labels without names": lambda folder: edited(
+        plain_pairs(folder, "BertForSequenceClassification", WORDS), "config.json", num_labels=1, id2label=None
+    ),
+    "Roberta classifier, outputs as a tuple": lambda folder: edited(
+        plain_pairs(folder, "RobertaForSequenceClassification", BYTES, type_vocab_size=1),
+        "config.json",
+        return_dict=False,
+    ),
     "Bert classifier, two labels": lambda folder: plain_pairs(
         folder, "BertForSequenceClassification", WORDS, num_labels=2
     ),
@@ -428,6 +444,27 @@ LAYOUTS: dict[str, Layout] = {
         )
         for name in ("Gemma", "Llama", "Qwen3")
     },
+    "Roberta encoder, left padding": lambda folder: encoder(
+        folder,
+        "RobertaModel",
+        Pooling(32, ("cls", "weightedmean")),
+        text={"padding_side": "left"},
+        settings={"type_vocab_size": 1},
+    ),
+    "Qwen2 encoder of both directions, its author's code": lambda folder: edited(
+        encoder(folder, "Qwen2Model", Pooling(32, "lasttoken"), Normalize(), text=DECODER),
+        "config.json",
+        is_causal=False,
+        auto_map={"AutoModel": "modeling_qwen.Qwen2Model"},
+    ),
+    "NomicBert encoder, its author's code": lambda folder: edited(
+        encoder(folder, "NomicBertModel", Pooling(32, "mean"), text=WORDS, prompts=PROMPTS),
+        "config.json",
+        auto_map={"AutoModel": "modeling_hf_nomic_bert.NomicBertModel"},
+    ),
+    "Llama classifier, left padding": lambda folder: plain_pairs(
+        folder, "LlamaForSequenceClassification", {"padding_side": "left"}
+    ),
     "Static embeddings": lambda folder: static(folder),
     "Static embeddings, normalized, with prompts": lambda folder: static(folder, Normalize(), prompts=PROMPTS),
     "Static embeddings, Dense, truncated, dot product": lambda folder: static(
@@ -500,6 +537,102 @@ LAYOUTS: dict[str, Layout] = {
     ),
 }
 
+PADDING, CODE = "depend on the padding of a batch or on types of tokens", "code of its author"
+REFUSED: dict[str, tuple[str, Layout]] = {  # the reason, and the layout
+    "Roberta classifier, left padding": (
+        PADDING,
+        lambda folder: plain_pairs(
+            folder, "RobertaForSequenceClassification", {"padding_side": "left"}, type_vocab_size=1
+        ),
+    ),
+    "Bert encoder, left padding": (
+        PADDING,
+        lambda folder: encoder(folder, "BertModel", Pooling(32, "mean"), text={**WORDS, "padding_side": "left"}),
+    ),
+    "Bert encoder, left padding by its model": (
+        PADDING,
+        lambda folder: edited(
+            encoder(folder, "BertModel", Pooling(32, "mean"), text=WORDS),
+            "sentence_bert_config.json",
+            processor_kwargs={"padding_side": "left"},
+        ),
+    ),
+    "Bert encoder, outputs of its first layer": (
+        "sets modality_config of text",
+        lambda folder: edited(
+            encoder(folder, "BertModel", Pooling(32, "mean"), text=WORDS),
+            "sentence_bert_config.json",
+            modality_config={"text": {"method": "forward", "method_output_name": ["hidden_states", 1]}},
+        ),
+    ),
+    "Bert classifier, activation with settings": (
+        "which torch.nn does not have without settings",
+        lambda folder: edited(
+            plain_pairs(folder, "BertForSequenceClassification", WORDS),
+            "config.json",
+            sentence_transformers={"activation_fn": "torch.nn.modules.activation.Threshold"},
+        ),
+    ),
+    "GPT-2 encoder, left padding": (
+        PADDING,
+        lambda folder: encoder(
+            folder,
+            "GPT2Model",
+            Pooling(32, "lasttoken"),
+            text={"padding_side": "left"},
+            settings={"n_embd": 32, "n_layer": 2, "n_head": 2},
+        ),
+    ),
+    "GPT-2 classifier with types of tokens": (
+        PADDING,
+        lambda folder: plain_pairs(
+            folder,
+            "GPT2ForSequenceClassification",
+            {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+        ),
+    ),
+    "FNet encoder": (PADDING, lambda folder: encoder(folder, "FNetModel", Pooling(32, "mean"), text=WORDS)),
+    "Bert classifier, truncated on the left": (
+        "cuts the starts of texts",
+        lambda folder: plain_pairs(folder, "BertForSequenceClassification", {**WORDS, "truncation_side": "left"}),
+    ),
+    "Mistral encoder of both directions, its author's code": (
+        CODE,
+        lambda folder: edited(
+            encoder(folder, "MistralModel", Pooling(32, "mean"), text=DECODER),
+            "config.json",
+            auto_map={"AutoModel": "modeling_gritlm7b.MistralModel"},
+        ),
+    ),
+    "Bert encoder, its author's code": (
+        CODE,
+        lambda folder: edited(
+            encoder(folder, "BertModel", Pooling(32, "mean"), text=WORDS),
+            "config.json",
+            auto_map={"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"},
+        ),
+    ),
+    "Qwen3 re-ranker, its author's settings": (
+        CODE,
+        lambda folder: edited(
+            plain_pairs(
+                folder,
+                "Qwen3ForCausalLM",
+                {**DECODER, "chat_template": RERANKER, "additional_special_tokens": ["yes", "no"]},
+            ),
+            "config.json",
+            auto_map={"AutoConfig": "modeling_zeranker.ZEConfig"},
+        ),
+    ),
+    "Bert encoder, a module of its author": (
+        CODE,
+        lambda folder: own_module(encoder(folder, "BertModel", Pooling(32, "mean"), text=WORDS)),
+    ),
+}
+
 
 def theirs(folder: Path, **settings: Any) -> np.ndarray[Any, Any]:
     """The scores of sentence-transformers, ``[queries, documents]``, of a model loaded with settings."""
@@ -532,14 +665,14 @@ HEAD = """<!-- written by runs/layouts.py -->
 polyrank scores models of the Hugging Face Hub as their authors meant, or refuses them. The table shows
 the largest difference from sentence-transformers in fp32, on random weights; a test allows 0.00001.
 
-Qwen3-Reranker and bge-reranker-v2-gemma score by the prompts on their cards, other plain language models by "yes"
-against "no" after a chat template with the roles query and document.
+Qwen3-Reranker, bge-reranker-v2-gemma and mxbai-rerank-v2 score by their authors' prompts, other plain language models
+by "yes" against "no" after a chat template with the roles query and document.
 
 fp16 and bf16 weights are computed in fp32; sentence-transformers computes them narrow, which moves scores by about
 0.001 (fp16) or 0.01 (bf16). Of texts over the limit, polyrank keeps a context's end and a candidate's start.
 Tokenizers that are only a SentencePiece model need `polyrank[sentencepiece]`.
-CANINE, ConvBERT, FNet, Nystromformer, XLM, Flaubert and YOSO are refused: in both libraries their scores depend on the
-padding or on types of tokens.
+CANINE, ConvBERT, FNet, Nystromformer, XLM, Flaubert and YOSO are refused, and when it loads a model, polyrank checks
+that its scores do not depend on the padding of a batch.
 
 `MODEL#truncate_dim=64` keeps the first 64 numbers; `train.method.matryoshka_dims = [64]` trains for it.
 
@@ -560,7 +693,9 @@ def main(names: Sequence[str]) -> None:
             rows[name] = difference(LAYOUTS[name](Path(folder)))
         print(f"{name}: {rows[name]:.1e}")
     if not names:
-        PAGE.write_text(HEAD + "".join(f"| {name} | {value:.0e} |\n" for name, value in rows.items()), "utf-8")
+        table = "".join(f"| {name} | {value:.0e} |\n" for name, value in rows.items())
+        refused = "".join(f"| {name} | {reason} |\n" for name, (reason, _) in REFUSED.items())
+        PAGE.write_text(f"{HEAD}{table}\n| refused | reason |\n|---|---|\n{refused}", "utf-8")
 
 
 if __name__ == "__main__":

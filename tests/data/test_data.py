@@ -235,7 +235,7 @@ def test_default_limit_of_a_line(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent\.jsonl: no such file"):
         read_examples(tmp_path / "absent.jsonl")
-    with pytest.raises(DataError, match=r"cannot be read: Is a directory"):
+    with pytest.raises(DataError, match=r"matches no data file; give files that end in"):
         read_examples(tmp_path)
     (tmp_path / "a.jsonl.gz").write_text("{}")
     with pytest.raises(DataError, match=r"named \.gz but is not gzip"):
@@ -334,6 +334,23 @@ def test_parquet_pairs(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"x\.parquet: not a valid Parquet file"):
         read_examples(path)
+
+
+def test_arrow_files_and_folders_of_datasets(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"query": ["a", "b"], "positive": ["c", "d"], "negative": ["e", "f"]})
+    saved = tmp_path / "saved" / "data-00000-of-00001.arrow"
+    saved.parent.mkdir()
+    for path, new in ((saved, pyarrow.ipc.new_stream), (tmp_path / "x.arrow", pyarrow.ipc.new_file)):
+        with new(str(path), table.schema) as stream:
+            stream.write_table(table)
+    for path in (saved.parent, saved, tmp_path / "x.arrow"):
+        assert [example.candidates for example in read_examples(path).examples] == [("c", "e"), ("d", "f")]
+    saved.with_name("y.arrow").write_bytes(saved.read_bytes()[:300])
+    with pytest.raises(DataError, match=r"y\.arrow: not a valid Arrow file"):
+        read_examples(saved.with_name("y.arrow"))
+    with pytest.raises(DataError, match=r"is a folder of 2 files; give one, such as data-00000-of-00001\.arrow"):
+        read_examples(saved.parent)
 
 
 def test_parquet_that_is_not_utf8(tmp_path: Path) -> None:
@@ -872,6 +889,8 @@ def test_query_and_response_of_an_example() -> None:
         ("a.csv", b"PK\x03\x04", "an Excel workbook"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "an old Excel workbook"),
         ("a.jsonl", b"PAR1", r"a Parquet file; give it the ending \.parquet"),
+        ("a.jsonl", b"\xff\xff\xff\xff", r"an Arrow stream; give it the ending \.arrow"),
+        ("a.feather", b"ARROW1", r"an Arrow file; give it the ending \.arrow"),
         ("a.db", b"SQLite format 3", "an SQLite database"),
     ],
 )

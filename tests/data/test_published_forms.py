@@ -62,7 +62,8 @@ def test_a_row_of_a_published_form_is_a_list(tmp_path: Path, row: dict[str, Any]
 
 @pytest.mark.parametrize("names", [("query", "passage", "label"), ("sentence1", "sentence2", "label"),
                                    ("question", "answer", "label"), ("context", "response", "label"),
-                                   ("query", "document", "score")])  # fmt: skip
+                                   ("query", "document", "relevant"), ("question", "answer", "is_correct"),
+                                   ("context", "response", "relevance"), ("query", "document", "score")])  # fmt: skip
 @pytest.mark.parametrize("sign", ["jsonl", "csv", "tsv"])
 def test_labelled_rows_are_a_list_for_each_query_in_any_order(
     tmp_path: Path, names: tuple[str, str, str], sign: str
@@ -292,6 +293,8 @@ def said(*turns: tuple[str, str], speaker: str = "from", text: str = "value") ->
                                ("assistant", '[weather(city="Rome")]'), ("tool", "0"), ("assistant", "no rain"))},
         {"turns": [{"author": who, "text": text} for who, text in
                    (("user", "hi"), ("wizard", "hello"), ("user", "rain?"), ("wizard", "no rain"))]},
+        {"messages": [{"content": text, "role": role, "dialog_act": []} for role, text in  # CrossWOZ's
+                      (("usr", "hi"), ("sys", "hello"), ("usr", "rain?"), ("sys", "no rain"))]},
         {"messages": [user("hi"), assistant("a greeting", channel="analysis"), assistant("hello", channel="final"),
                       user("rain?"), assistant("<think>\nA forecast.\n</think>\n\nno rain")]},
     ],

@@ -31,6 +31,7 @@ from layouts import (
     LAYOUTS,
     PAGE,
     QUERIES,
+    REFUSED,
     RERANKER,
     Pooling,
     SentenceTransformer,
@@ -51,14 +52,25 @@ def test_a_layout_scores_like_its_library(name: str, tmp_path: Path) -> None:
     assert difference(LAYOUTS[name](tmp_path)) <= 1e-5
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if i % 4 else ()) for i, name in enumerate(REFUSED)]
+)
+def test_a_layout_that_would_score_differently_is_refused(name: str, tmp_path: Path) -> None:
+    reason, layout = REFUSED[name]
+    with pytest.raises(ArtifactError, match=reason):
+        load(layout(tmp_path), device="cpu")
+
+
 def test_the_page_lists_every_layout() -> None:
-    rows = re.findall(r"^\| (.*) \| (\d.*) \|$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    page = PAGE.read_text("utf-8")
+    rows = re.findall(r"^\| (.*) \| (\d.*) \|$", page, flags=re.MULTILINE)
     assert [name for name, _ in rows] == list(LAYOUTS)
     assert all(float(value) <= 1e-5 for _, value in rows)
+    assert all(f"| {name} | {reason} |" in page for name, (reason, _) in REFUSED.items())
 
 
 ENCODERS = [name for name in LAYOUTS if re.search("encoder|decoder|mbedding", name)]
-REFUSED = ("messages", "two poolings", "three poolings", "truncated", "without the prompts", "Router")
+UNTRAINED = ("messages", "left padding", "two poolings", "three poolings", "truncated", "without the prompts", "Router")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +83,7 @@ def test_a_training_starts_at_the_scores_of_the_loaded_model(
     folder = LAYOUTS[name](tmp_path)
     policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120)
     config = BiConfig(backbone=str(folder))
-    if any(reason in name for reason in REFUSED):
+    if any(reason in name for reason in UNTRAINED):
         with pytest.raises((ArtifactError, ConfigError), match=r"does not train|a training by one"):
             new_model(config, policy, seed=1, sample=DOCUMENTS)
         return
@@ -344,6 +356,38 @@ def test_bge_reranker_v2_gemma_is_read_as_on_its_card(tmp_path: Path) -> None:
     wanted = logits(folder, rows)[:, ids("Yes")[0]].reshape(4, 4).numpy()
     found = load(folder, device="cpu")
     np.testing.assert_allclose(np.stack(found.score(QUERIES, [DOCUMENTS[:4]] * 4)), wanted, atol=1e-5)
+
+
+def test_mxbai_rerank_v2_is_read_as_in_its_library(tmp_path: Path) -> None:
+    settings = {
+        **DECODER,
+        "end": False,
+        "model_max_length": 4000,
+        "additional_special_tokens": ["<|im_start|>", "0", "1"],
+    }
+    folder = plain_pairs(tmp_path / "mxbai-rerank-base-v2", "Qwen2ForCausalLM", settings, max_position_embeddings=4000)
+    reader = AutoTokenizer.from_pretrained(folder)
+    task = (
+        "You are a search relevance expert who evaluates how well documents match search queries. For each"
+        " query-document pair, carefully analyze the semantic relationship between them, then provide your binary"
+        " relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:"
+    )
+    system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+    def ids(*texts: str) -> list[int]:
+        return [token for text in texts for token in reader(text, add_special_tokens=False)["input_ids"]]
+
+    start = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"
+    end = "<|im_end|>\n<|im_start|>assistant\n"
+    rows = [
+        ids(start, f"query: {query}", "\n", f"document: {text}", "\n", task, end)
+        for query in QUERIES
+        for text in DOCUMENTS[:4]
+    ]
+    found = load(folder, device="cpu")
+    values = logits(folder, rows)[:, ids("1", "0")]
+    wanted = (values[:, 0] - values[:, 1]).reshape(4, 4).numpy()
+    np.testing.assert_allclose(np.stack(found.score(QUERIES, [DOCUMENTS[:4]] * 4)), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [{"true_token_id": 400}, {"true_token_id": None}, {"false_token_id": "no"}])

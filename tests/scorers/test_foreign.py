@@ -422,7 +422,11 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("config.json", lambda v: v | {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized by bitsan"),
         ("config.json", lambda v: v | {"quantization_config": {}}, "quantized by another library"),
         *(
-            ("config.json", lambda v, kind=kind: v | {"model_type": kind}, f"holds a {kind}, whose scores depend on")
+            (
+                "config.json",
+                lambda v, kind=kind: v | {"model_type": kind},
+                f"is of the type {kind}, whose scores depend",
+            )
             for kind in UNEVEN
         ),
         ("config.json", lambda v: v | {"hidden_size": 64}, "transformers cannot read|do not fit a BertModel"),

@@ -140,7 +140,7 @@ def _labelled(row: object) -> tuple[str, str, str] | None:
     if not isinstance(row, Mapping) or _is_of_this_library(row) or _named(row, "right") or _first(row, "documents"):
         return None
     match [_first(row, names) for names in ("queries", "document", "labels")]:
-        case ["context", "response", str(label)] if label != "label":  # such as the score of a Reddit comment
+        case ["context", "response", "score"]:  # such as that of a Reddit comment
             return None
         case [str(query), str(document), str(label)]:
             return query, document, label

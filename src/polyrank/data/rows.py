@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NoReturn, TypeAlias, cast
 from polyrank.data.forms import holds_texts
 from polyrank.data.values import TOO_DEEP, Row, type_name
 from polyrank.errors import DataError, MissingExtraError
-from polyrank.loading.data import data_file
+from polyrank.loading.data import data_file, resolve_data
 from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20  # of a line: a longer one is a broken file, not a conversation
@@ -40,6 +40,8 @@ BINARY = {
     b"PK\x03\x04": "an Excel workbook or another zip archive; save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
     b"PAR1": "a Parquet file; give it the ending .parquet",
+    b"ARROW1": "an Arrow file; give it the ending .arrow",
+    b"\xff\xff\xff\xff": "an Arrow stream; give it the ending .arrow",
     b"SQLite": "an SQLite database; save the table as CSV",
 }
 # a cell of CSV with a list of texts or objects, as JSON or by Python's or NumPy's ``str``
@@ -113,8 +115,8 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
         with path.open("rb") as plain:
             start = plain.peek(8)[:8]
             magic = start[:2]
-            known = "" if suffix(path) == ".parquet" else next((BINARY[m] for m in BINARY if start.startswith(m)), "")
-            if known:
+            known = next((BINARY[mark] for mark in BINARY if start.startswith(mark)), "")
+            if known and not (suffix(path) and known.endswith(suffix(path))):
                 raise DataError(f"{path}: is {known}")
             zipped = path.name.endswith(".gz")
             if zipped and magic and magic != GZIP_MAGIC:
@@ -335,19 +337,18 @@ def csv_rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX
 
 
 def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
-    """Each row of a Parquet file with its number, counted from 1.
+    """Each row of a Parquet or Arrow file with its number, counted from 1.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
     pyarrow = _parquet_library()
+    kind = suffix(path)[1:].capitalize()
     with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
         try:
             number = n_bytes = 0
-            file, size = pyarrow.parquet.ParquetFile(stream), path.stat().st_size
-            groups = map(file.metadata.row_group, range(file.num_row_groups))
-            _check_ratio(path, sum(group.total_byte_size for group in groups), size)
-            for batch in file.iter_batches(batch_size=1024):
+            size = path.stat().st_size
+            for batch in _parquet_batches(pyarrow, path, stream, size):
                 for column in batch.columns:
                     is_coded = pyarrow.types.is_dictionary(column.type)
                     n_bytes += (column.dictionary_decode() if is_coded else column).nbytes + CELL_BYTES * len(column)
@@ -359,8 +360,23 @@ def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
                     else:
                         yield number, row
         except (pyarrow.ArrowException, OSError) as error:
-            problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"
+            problem = f"not a valid {kind} file ({str(error).splitlines()[0]})"
             raise DataError(f"{path}: {problem}; download or export it again") from error
+
+
+def _parquet_batches(pyarrow: Any, path: Path, stream: Any, size: int) -> Iterator[Any]:
+    """The batches of rows of a Parquet file, of an Arrow file, or of an Arrow stream, as datasets saves them."""
+    if suffix(path) == ".parquet":
+        file = pyarrow.parquet.ParquetFile(stream)
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        _check_ratio(path, sum(group.total_byte_size for group in groups), size)
+        yield from file.iter_batches(batch_size=1024)
+        return
+    is_file = stream.peek(6).startswith(b"ARROW1")
+    source = pyarrow.ipc.open_file(stream) if is_file else pyarrow.ipc.open_stream(stream)
+    for batch in map(source.get_batch, range(source.num_record_batches)) if is_file else source:
+        batch.validate(full=True)
+        yield batch
 
 
 def _parquet_library() -> Any:
@@ -383,15 +399,23 @@ def _parquet_values(batch: Any) -> list[Row | None]:
 
 
 def rows(path: Path, on_bad: OnBad = raise_bad, *, max_line_bytes: int = MAX_LINE_BYTES) -> Numbered:
-    """Rows of a file with their line numbers: ``.csv``, ``.tsv``, ``.parquet``, or else JSON; or of a BEIR folder.
+    """Rows of a file with their line numbers: ``.csv``, ``.tsv``, ``.parquet``, ``.arrow``, or else JSON.
 
-    JSON is one object per line, one list of objects, or one object, whose lists may hold the rows.
+    JSON is one object per line, one list of objects, or one object, whose lists may hold the rows. A folder is one of
+    BEIR, or holds one file.
+
+    Raises:
+        DataError: a folder holds several files.
     """
     from polyrank.data.beir import judged_queries, judgements_of  # these read JSON and CSV by this module
     from polyrank.data.json_list import is_one_value, listed_rows
 
     if judgements := judgements_of(path):
         return judged_queries(judgements, on_bad)
+    if path.is_dir():
+        path, *others = (file.path for file in resolve_data(path))
+        if others:
+            raise DataError(f"{path.parent}: is a folder of {1 + len(others)} files; give one, such as {path.name}")
     form = data_file(path).form
     if form == "parquet":
         return parquet_rows(path, on_bad)

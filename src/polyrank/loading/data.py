@@ -8,8 +8,8 @@ from polyrank.errors import DataError
 from polyrank.storage.durable import AnyPath
 
 Form = Literal["json", "csv", "parquet", "text"]
-_FORMS: dict[str, Form] = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text"}
-ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+_FORMS: dict[str, Form] = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "parquet", ".txt": "text"}
+ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".arrow")
 """Endings of the files that polyrank reads from a folder."""
 
 

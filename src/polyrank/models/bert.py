@@ -47,6 +47,7 @@ SUPPORTED = {  # settings that change the network, with the only values that thi
     "chunk_size_feed_forward": 0,
     "pruned_heads": {},
     "quantization_config": None,
+    "auto_map": None,
 }
 UNUSED = ("pooler.", "cls.", "classifier.", "embeddings.position_ids")  # weights that the outputs do not depend on
 

@@ -34,13 +34,21 @@ def read_pretrained_config(folder: Path) -> Any:
         )
     if config.model_type in UNEVEN:
         raise ArtifactError(
-            f"{folder} holds a {config.model_type}, whose scores depend on the padding or on types of tokens that"
-            " libraries treat differently; choose another model"
+            f"{folder} is of the type {config.model_type}, whose scores depend on the padding of a batch or on types of"
+            " tokens that libraries treat differently; choose another model"
+        )
+    code = {name: value for name, value in (getattr(config, "auto_map", None) or {}).items() if name != "AutoTokenizer"}
+    if code and config.model_type not in ADOPTED and getattr(config, "is_causal", True):
+        raise ArtifactError(
+            f"{folder} computes by code of its author ({next(iter(code.values()))}), and polyrank runs no code of"
+            f" models; choose another model, or remove auto_map from its config.json if a plain {config.model_type} is"
+            " meant"
         )
     return config
 
 
 ENCODER_DECODERS = ("t5", "mt5", "umt5")  # the types of networks with an encoder that is used alone
+ADOPTED = ("eurobert", "gte", "jina_embeddings_v3", "nomic_bert")  # whose authors' code transformers took over
 # whose outputs depend on the padding of a batch or on types of tokens that tokenizers do not give alike
 UNEVEN = ("canine", "convbert", "flaubert", "fnet", "nystromformer", "xlm", "yoso")
 
@@ -64,6 +72,7 @@ def load_pretrained(folder: Path, config: Any, kind: str) -> nn.Module:
     import transformers
     from transformers.utils import logging
 
+    config.return_dict = True  # which a folder can turn off
     bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()  # a second bar would break polyrank's
     logging.set_verbosity_error()  # its report on weights is checked below

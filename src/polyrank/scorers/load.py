@@ -19,10 +19,11 @@ from polyrank.loading.models import DEFAULT_LENGTHS, Lengths
 from polyrank.models import BiEncoder, LateCrossEncoder, Network, new_model
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.bert import BertConfig
-from polyrank.models.foreign import Description, PairEncoder, SentenceEncoder, build_foreign, describe
+from polyrank.models.foreign import Description, PairEncoder, SentenceEncoder, build_foreign, check_padding, describe
 from polyrank.models.foreign.files import CLASSIFIER
 from polyrank.models.hugging_face import read_pretrained_config
 from polyrank.ranking.relevance import RELEVANCE, Relevance
+from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.late import LateScorer
@@ -189,6 +190,12 @@ def foreign_scorer(
     ]
     if isinstance(sides[0], MessageTexts) and description.kind == "pairs":
         sides[0].check_pairs()
+    for described, side, network in zip(description.sides, sides, networks, strict=True):
+        side.pads_left |= described.pads_left
+        text = Context(("a",))
+        is_pair = isinstance(network, PairEncoder)
+        tokens = side.pairs([(text, "b")]) if is_pair else side.contexts([text])
+        check_padding(network.network if is_pair else network, tokens, side, folder)
     layers = [[layer.kind, layer.settings] for layer in description.layers]
     settings: dict[str, Any] = {"layers": layers, "output": description.output, "truncated": description.truncated}
     if isinstance(sides[0], MessageTexts):

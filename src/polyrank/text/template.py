@@ -75,7 +75,7 @@ def load_template_texts(
     max_candidate_tokens: int | None,
     lower_case: bool,
     prompts: tuple[str, str],
-    pair_parts: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    pair_parts: Sequence[Sequence[str]] = (),
     chat: tuple[str, dict[str, Any], bool, str | None] | None = None,
 ) -> TemplateTexts | MessageTexts:
     """Load the tokenizer of a Hugging Face model folder, with its template.
@@ -88,7 +88,7 @@ def load_template_texts(
             the budget of a pair is their sum.
         lower_case: lower-case texts first.
         prompts: text before each context, and before each candidate.
-        pair_parts: texts between the two texts of a pair, and after them; empty: the tokenizer's special tokens.
+        pair_parts: texts before, between and after the two texts of a pair; empty: the tokenizer's special tokens.
         chat: the form of messages, the settings of their template, whether the tokenizer must have one, and the
             template in place of the tokenizer's; None: texts are not messages.
 
@@ -97,6 +97,11 @@ def load_template_texts(
         ConfigError: a budget is longer than the network's input.
     """
     tokenizer = load_tokenizer(folder)
+    if tokenizer.truncation_side == "left":
+        raise ArtifactError(
+            f"the tokenizer in {folder} cuts the starts of texts, and polyrank cuts the ends of candidates; set"
+            " truncation_side to right in its tokenizer_config.json, or choose another model"
+        )
     subwords = subwords_of(tokenizer, folder, lower_case=lower_case)
     longest = min(max_tokens or int(tokenizer.model_max_length), max_positions)
     policy = TextPolicy(
@@ -113,7 +118,7 @@ def load_template_texts(
     if chat is not None and (tokenizer.chat_template or chat[2]):
         if not tokenizer.chat_template:
             raise ArtifactError(f"{folder} reads messages, but its tokenizer has no chat template; download it again")
-        return MessageTexts(
+        texts: TemplateTexts | MessageTexts = MessageTexts(
             tokenizer,
             subwords,
             policy,
@@ -124,14 +129,21 @@ def load_template_texts(
             prompts=prompts,
             where=str(folder),
         )
-    before, first, between, second, after = template_of(tokenizer, "a", "b")
-    if any(pair_parts):
-        between, after = (_of([token for text in texts for token in subwords.encode(text)], 0) for texts in pair_parts)
-    return TemplateTexts(
-        subwords,
-        policy,
-        max_positions,
-        pair=(before, between, after),
-        segments=(first[0][1], second[0][1]),
-        max_pair_tokens=max_pair_tokens,
-    )
+    else:
+        before, first, between, second, after = template_of(tokenizer, "a", "b")
+        if any(pair_parts):
+            start, between, after = (
+                _of([token for text in part for token in subwords.encode(text)], 0) for part in pair_parts
+            )
+            before = [*before, *start]
+        texts = TemplateTexts(
+            subwords,
+            policy,
+            max_positions,
+            pair=(before, between, after),
+            segments=(first[0][1], second[0][1]),
+            max_pair_tokens=max_pair_tokens,
+        )
+    texts.pads_left = tokenizer.padding_side == "left"
+    texts.has_types = "token_type_ids" in tokenizer.model_input_names
+    return texts

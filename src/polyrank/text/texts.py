@@ -42,6 +42,8 @@ class Texts(ABC):
     cut: Cut
     max_positions = 2**31
     """The longest input of the network, in tokens."""
+    pads_left = has_types = False
+    """Whether the tokenizer's own library pads texts at their start, and gives types of tokens."""
 
     id_type: ClassVar[np.dtype[Any]] = np.dtype("<u4")
     """Of ids on disk."""

@@ -5,4 +5,5 @@ from polyrank.models.foreign.networks import (
     PairEncoder as PairEncoder,
     SentenceEncoder as SentenceEncoder,
     build_foreign as build_foreign,
+    check_padding as check_padding,
 )

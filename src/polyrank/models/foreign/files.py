@@ -7,6 +7,7 @@ differently from its own library is refused, with the reason. This module reads 
 
 import ast
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -91,7 +92,8 @@ class Description:
         prompts: prefixes of contexts and of candidates.
         pools_prompts: whether a vector's pooling includes the prefix.
         truncated: how many of the first numbers of a vector are kept; None: all.
-        pair_parts: texts between the two texts of a pair, and after them, in place of the tokenizer's special tokens.
+        pads_left: whether settings of the model, and not of its tokenizer, put the padding of a batch at the start.
+        pair_parts: texts before, between and after the two texts of a pair, in place of the tokenizer's special tokens.
         chat: whether and how texts are messages of the tokenizer's chat template; None: never.
         of_candidates: the same of candidates' texts, if they pass other modules than contexts.
     """
@@ -107,7 +109,8 @@ class Description:
     prompts: tuple[str, str] = ("", "")
     pools_prompts: bool = True
     truncated: int | None = None
-    pair_parts: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    pads_left: bool = False
+    pair_parts: Sequence[Sequence[str]] = ()
     chat: Chat | None = None
     of_candidates: "Description | None" = None
 
@@ -154,7 +157,7 @@ def _describe_classifier(folder: Path) -> Description:
         )
     saved = config.get("sentence_transformers") or {}
     activation = saved.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    output = _activation(activation, len(config.get("id2label") or ("LABEL_0", "LABEL_1")))
+    output = _activation(activation, len(config.get("id2label") or ()) or config.get("num_labels", 2))
     return Description(transformer=folder, kind="pairs", output=output, chat=Chat())
 
 
@@ -175,7 +178,7 @@ def _describe_generator(folder: Path, config: dict[str, Any]) -> Description | N
         layers=(HeadLayer("LogitScore", folder, settings),),
         output=how.activation,
         prompts=(how.prefixes[0], how.prefixes[1]),
-        pair_parts=(tuple(how.parts[0]), tuple(how.parts[1])),
+        pair_parts=how.parts,
         chat=None if any(how.parts) else Chat(required=True, template=how.template),
     )
 
@@ -281,6 +284,7 @@ def _describe_modules(folder: Path, modules: list[dict[str, Any]]) -> Descriptio
         prompts=_prompts(model, kind),
         pools_prompts=all(layer.settings.get("include_prompt") is not False for layer in layers),
         truncated=_truncated(folder, model.get("truncate_dim")) if kind == "sentences" else None,
+        pads_left=any((reading.get(kind) or {}).get("padding_side") == "left" for kind in ARGUMENTS),
         chat=_chat(folder, reading),
     )
 
@@ -309,7 +313,8 @@ def _check_reading(folder: Path, reading: dict[str, Any], config: dict[str, Any]
     others = reading.get("processing_kwargs", {}).keys() - {"chat_template"}
     others |= {name for kind in ARGUMENTS for name in reading.get(kind) or {}} - {*WITHOUT_EFFECT}
     text = reading.get("modality_config", {}).get("text") or {}
-    if text.get("method", "forward") != "forward" or text.get("method_output_name") == "pooler_output":
+    usual = (None, "last_hidden_state", "logits")
+    if text.get("method", "forward") != "forward" or text.get("method_output_name") not in usual:
         others.add("modality_config of text")
     if odd := [*(["query_expansion"] if reading.get("query_expansion") else []), *sorted(others)]:
         raise _unsupported(folder, f"sets {odd[0]}, which polyrank does not support", "choose a model without it")

@@ -3,12 +3,14 @@
 Shapes: B texts or pairs, T tokens, H dimensions of the transformer, D of a vector.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.config.models import Reduction
@@ -16,6 +18,7 @@ from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone, load_backbone
+from polyrank.models.bert import BertModel
 from polyrank.models.bi_encoder import BiEncoder, Tower
 from polyrank.models.foreign.files import CAUSAL, Description, HeadLayer, poolings
 from polyrank.models.hugging_face import CLASSIFIER, load_pretrained, max_positions, read_pretrained_config
@@ -23,11 +26,13 @@ from polyrank.models.narrow_linear import narrow_weights
 from polyrank.models.network import Mixture
 from polyrank.models.reductions import pool
 from polyrank.models.sentence_layers import SentenceLayer, Unit, build_layer, without_last_units
+from polyrank.models.static import StaticNetwork
 from polyrank.storage.tensors import read_file
-from polyrank.text import Tokens
+from polyrank.text import Texts, Tokens
 
 POSITIVE = ("label_1", "1", "yes", "true", "positive", "relevant", "entailment", "duplicate")
 """Names of the label of pairs that belong together, in lower case."""
+UNEQUAL = 1e-4  # a share of an output's length: far more than rounding changes
 
 
 class SentenceEncoder(BiEncoder):
@@ -106,6 +111,7 @@ class PairEncoder(nn.Module):
         self.label, self.against, self.poolings = label, against, poolings
         self.generates = not poolings and type(network).__name__.endswith(CAUSAL)
         config: Any = network.config
+        config.use_cache = False  # no token follows
         self._takes_segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
     @property
@@ -233,10 +239,15 @@ def activation(name: str, folder: Path) -> nn.Module:
     Raises:
         ArtifactError: torch.nn has no module of that name.
     """
-    kind = getattr(nn, name.rpartition(".")[2], None)
-    if not name.startswith("torch.nn.") or not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ArtifactError(f"{folder} uses the activation {name}, which torch.nn does not have; choose another model")
-    return nn.Softmax(-1) if kind is nn.Softmax else kind()
+    kind: Any = getattr(nn, name.rpartition(".")[2], None)
+    try:
+        if not name.startswith("torch.nn.") or not issubclass(kind, nn.Module):
+            raise TypeError(name)
+        return nn.Softmax(-1) if kind is nn.Softmax else kind()
+    except TypeError as error:  # it is not a class, or needs arguments
+        raise ArtifactError(
+            f"{folder} uses the activation {name}, which torch.nn does not have without settings; choose another model"
+        ) from error
 
 
 def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
@@ -285,6 +296,45 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
             f"{folder} has {n_scores} scores per pair, and ranking needs one; choose a model with one label"
         )
     return PairEncoder(backbone, layers, output, poolings=modes)
+
+
+def check_padding(network: nn.Module, tokens: Tokens, texts: Texts, where: Path) -> None:
+    """Refuse a network whose outputs depend on the padding of a batch, or on types of tokens that polyrank leaves out.
+
+    Args:
+        network: a Backbone, or of a PairEncoder.
+        tokens: of one text or pair.
+        texts: made them; states how its library pads and types them.
+        where: names the model in errors.
+
+    Raises:
+        ArtifactError: they do.
+    """
+    backbone = network.network if isinstance(network, Backbone) else network
+    if isinstance(backbone, StaticNetwork) or (isinstance(backbone, BertModel) and not texts.pads_left):
+        return
+    config: Any = backbone.config
+    takes = int(getattr(config, "type_vocab_size", 0) or 0) > 1
+    typed = takes or (texts.has_types and "token_type_ids" in inspect.signature(backbone.forward).parameters)
+
+    @torch.inference_mode()
+    def outputs(before: int, after: int, *, typed: bool) -> Tensor:
+        ids, mask, types = (
+            F.pad(values, (before, after), value=value)
+            for values, value in ((tokens.ids, texts.subwords.pad_id), (tokens.mask.long(), 0), (tokens.segments, 0))
+        )
+        made = backbone(input_ids=ids, attention_mask=mask, **({"token_type_ids": types} if typed else {}))
+        values: Tensor = made.logits if hasattr(made, "logits") else made.last_hidden_state
+        return values[0, before : before + tokens.ids.shape[1]] if values.dim() == 3 else values[0]
+
+    generates, n = type(backbone).__name__.endswith(CAUSAL), min(9, texts.max_positions - tokens.ids.shape[1])
+    alone, sides = outputs(0, 0, typed=takes), [(0, n)] * (not generates) + [(n, 0)] * (texts.pads_left or generates)
+    if any(float((outputs(*side, typed=typed) - alone).norm() / alone.norm()) > UNEQUAL for side in sides):
+        remedy = "set its padding_side to right" if texts.pads_left else "choose another model"
+        raise ArtifactError(
+            f"{where} is of the type {config.model_type}, whose scores in its library depend on the padding of a batch"
+            f" or on types of tokens; {remedy}"
+        )
 
 
 def _tower(description: Description) -> tuple[Tower, tuple[Reduction, ...]]:

@@ -1,6 +1,6 @@
 """Language models that rank: by the logit of a token after a prompt, which a plain folder does not state.
 
-Two are known by name. Others are read as sentence-transformers reads them: "yes" against "no" after a chat template
+Some are known by name. Others are read as sentence-transformers reads them: "yes" against "no" after a chat template
 with the roles query and document.
 """
 
@@ -21,7 +21,7 @@ class Prompting:
         against: whose logit is subtracted; empty: none.
         template: a chat template of the pair; None: the tokenizer's own.
         prefixes: instead of a template: of the context and of the candidate.
-        parts: with prefixes: texts between the two texts and after them, each tokenized alone.
+        parts: with prefixes: texts before, between and after the two texts, each tokenized alone.
         activation: of the score.
     """
 
@@ -30,7 +30,7 @@ class Prompting:
     against: str = "no"
     template: str | None = None
     prefixes: Sequence[str] = ("", "")
-    parts: Sequence[Sequence[str]] = ((), ())
+    parts: Sequence[Sequence[str]] = ()
     activation: str = "torch.nn.modules.activation.Sigmoid"
 
 
