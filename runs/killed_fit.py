@@ -1,9 +1,9 @@
-"""Kills fits of the sample at random moments, resumes each until it is finished, and compares their rankers.
+"""Kills fits of the sample at random moments, resumes each until it is finished, and compares their results.
 
     python runs/killed_fit.py [--kills 50] [--seed 1]
 
-A fit that runs through makes the ranker that all others must make, bit for bit. Stores fit-kills/sample with
-runs/record.py: the kills by the step that was finished last, and how many rankers agree.
+A fit that runs through makes the ranker and the trained models that all others must make, bit for bit. Stores fit-kills/sample with
+runs/record.py: the kills by the step that was finished last, and how many fits agree.
 """
 
 import argparse
@@ -16,14 +16,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from record import write
 
-import polyrank
 from polyrank.bench import describe_machine
 from polyrank.config.names import SAMPLE
+from polyrank.storage.durable import sha256_file
 
-LONGEST_S = 40.0  # from the start of a process to its kill; so much suffices for a step
+LONGEST_S = 30.0  # from the start of a process to its kill; so much suffices for a step
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    moments, killed, rankers = random.Random(options.seed), Counter[str](), list[bytes]()
+    moments, killed, results = random.Random(options.seed), Counter[str](), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
         data = make_parts(Path(folder) / "data")
         whole = Path(folder) / "whole"
@@ -43,10 +44,10 @@ def main() -> None:
             for step in kills(command(data, output), output, moments, options.kills - killed.total()):
                 killed[step] += 1
                 print(f"kill {killed.total()} of {options.kills}: {step}", flush=True)
-            rankers.append(contents(output))
+            results.append(contents(output))
             if killed.total() >= options.kills:
                 break
-    result = {"kills": dict(killed), "fits": len(rankers), "equal": sum(ranker == expected for ranker in rankers)}
+    result = {"kills": dict(killed), "fits": len(results), "equal": sum(one == expected for one in results)}
     write("fit-kills/sample", {**result, "machine": describe_machine()})
     print(result)
 
@@ -73,23 +74,27 @@ def kills(fit: list[str], output: Path, moments: random.Random, at_most: int) ->
             return
 
 
-def contents(output: Path) -> bytes:
-    """Of a ranker: its weights and the fingerprint of all that changes a score, not its milliseconds."""
-    return polyrank.load(output / "ranker").fingerprint.encode() + (output / "ranker/ranker.safetensors").read_bytes()
+def contents(output: Path) -> dict[str, Any]:
+    """The lines of a fit without times, the fingerprint of its ranker, and the digests of all trained weights."""
+    report = json.loads((output / "report.json").read_text("utf-8"))
+    lines = [(line["step"], line["metrics"], line["gain"], line["kept"]) for line in report["lines"]]
+    files = [file for file in output.rglob("*.safetensors") if file.name != "checkpoint.safetensors"]  # it holds times
+    weights = {str(file.relative_to(output)): sha256_file(file) for file in files}
+    return {"ranker": report["ranker"], "lines": lines, **weights}
 
 
 def make_parts(folder: Path) -> Path:
     """A part of the sample, whose lists have eight candidates."""
     folder.mkdir()
     valid = (SAMPLE / "valid.jsonl").read_text("utf-8").splitlines()
-    for name, rows in (("valid", valid[:12]), ("test", valid[-12:])):
+    for name, rows in (("valid", valid[:6]), ("test", valid[-6:])):
         lists = []
         for row in map(json.loads, rows):
             wrong = [text for n, text in enumerate(row["candidates"]) if n not in row["relevant"]]
             lists.append({**row, "candidates": [row["candidates"][row["relevant"][0]], *wrong[:7]], "relevant": [0]})
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lists), "utf-8")
     said = (SAMPLE / "train.jsonl").read_text("utf-8").splitlines(keepends=True)
-    (folder / "train.jsonl").write_text("".join(said[:20]), "utf-8")
+    (folder / "train.jsonl").write_text("".join(said[:10]), "utf-8")
     return folder
 
 
