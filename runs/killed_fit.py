@@ -2,8 +2,8 @@
 
     python runs/killed_fit.py [--kills 50] [--seed 1]
 
-A fit that runs through makes the ranker and the trained models that all others must make, bit for bit. Stores fit-kills/sample with
-runs/record.py: the kills by the step that was finished last, and how many fits agree.
+A fit that runs through makes the ranker and the trained models that all others must make, bit for bit. Stores
+fit-kills/sample with runs/record.py: the kills by the step that was finished last, and how many fits agree.
 """
 
 import argparse

@@ -19,6 +19,14 @@ def fitted() -> str:
         rows.append([name, minutes, share(test["BM25"]), shipped, valid, share(test["ranker"]), chosen])
     if not rows:
         return ""
+    killed = read_if_there("fit-kills/sample")
+    kills = (
+        f"""Killed at {sum(killed["kills"].values())} random moments and resumed, {killed["equal"]} of
+        {killed["fits"]} fits of a part of the sample gave the same ranker, trained models and figures, bit for bit:
+        `python runs/killed_fit.py`."""
+        if killed
+        else ""
+    )
     return section(
         "One command",
         """How good is the ranker of `polyrank fit` from 3,000 training pairs? Its choices are made on the first 1,000
@@ -27,9 +35,10 @@ def fitted() -> str:
   pairs, in 16.7 minutes of the processor. In eight minutes, without a training, `fit` reaches 44.7.
 - The lists of ubuntu-irc come from a few logs, hence its wide interval. Trained models that are not among the terms
   did not help measurably.
-- Machine: AMD EPYC (AVX-512), one thread, with up to twenty other processes, which lengthen the minutes of the
-  processor too.
+- Machine: AMD EPYC (AVX-512), one thread (the last two sets: two), with up to twenty other processes, which
+  lengthen the minutes of the processor too.
 - Command: `python runs/fit.py`.""",
+        *filter(None, [kills]),
         table(
             ["R@1, %", "minutes", "BM25", "shipped:minilm, validation", "ranker, validation", "ranker, test", "terms"],
             rows,
