@@ -304,7 +304,8 @@ def test_a_reply_whose_data_fits_no_slot_is_left_out_and_reported(reply: str) ->
     said: list[str] = []
     found = frequent_replies(examples(reply, "It is here", "Hi Maria, no"), min_count=1, notify=said.append)
     assert texts_of(found) == ["It is here", "Hi {customer}, no"]
-    assert said == [f"1 reply left out because a word may be a customer's data and fits no slot, such as {reply!r}"]
+    reason = f"a word may be a customer's data and fits no slot, such as {reply!r}"
+    assert said == [f"1 reply left out because {reason}; add those that every customer may see to your own catalogue"]
 
 
 def test_the_command_writes_a_catalogue_from_a_table_and_from_dialogues(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def frequent_replies(
     if untold:
         notify(
             f"{counted(len(untold), 'reply')} left out because a word may be a customer's data and fits no slot, such"
-            f" as {brief(untold[0])}"
+            f" as {brief(untold[0])}; add those that every customer may see to your own catalogue"
         )
     return [_candidate(group) for group in kept]
 
