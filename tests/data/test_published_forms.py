@@ -55,6 +55,7 @@ ONE = [(("q",), ("right", "bad", "worse"), (0,))]
 )  # fmt: skip
 def test_a_row_of_a_published_form_is_a_list(tmp_path: Path, row: dict[str, Any]) -> None:
     assert examples(tmp_path / "x.jsonl", row) == ONE
+    assert examples(tmp_path / "capitals.jsonl", {name.upper(): value for name, value in row.items()}) == ONE
     (tmp_path / "x.json").write_text(json.dumps([row], indent=1), "utf-8")
     assert [(e.context, e.candidates, e.relevant) for e in read_examples(tmp_path / "x.json").examples] == ONE
     assert [(e.context, e.candidates, e.relevant) for e in read_examples([row]).examples] == ONE
@@ -62,7 +63,7 @@ def test_a_row_of_a_published_form_is_a_list(tmp_path: Path, row: dict[str, Any]
 
 @pytest.mark.parametrize("names", [("query", "passage", "label"), ("sentence1", "sentence2", "label"),
                                    ("question", "answer", "label"), ("context", "response", "label"),
-                                   ("query", "document", "relevant"), ("question", "answer", "is_correct"),
+                                   ("query", "document", "relevant"), ("Question", "Answer", "IS_CORRECT"),
                                    ("context", "response", "relevance"), ("query", "document", "score")])  # fmt: skip
 @pytest.mark.parametrize("sign", ["jsonl", "csv", "tsv"])
 def test_labelled_rows_are_a_list_for_each_query_in_any_order(

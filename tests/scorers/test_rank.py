@@ -214,7 +214,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
     ("arguments", "stdin", "code", "problem"),
     [
         (["bm25", "q", "nosuch.txt", "a.txt"], "", 3, "nosuch.txt: no such file"),
-        (["bm25", "q", "."], "", 3, "cannot be read"),
+        (["bm25", "q", "."], "", 3, ".: matches no data file"),
         (["bm25", "a.txt", "b.txt"], "", 2, "the query 'a.txt' is a file; give the query first"),
         (["bm25", "q"], "", 3, "nothing to rank: give files of documents"),
         (["bm25", " "], "x", 2, "the query is empty"),

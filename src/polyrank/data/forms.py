@@ -21,8 +21,12 @@ WORDS: dict[str, list[str]] = {name: words.split() for name, words in _declared.
 def opened(row: Row) -> Iterator[Row]:
     """The rows in a row: the items of its lists of rows, with the fields around them, or the row itself.
 
+    Names of fields may begin with a capital or be in capitals, as in tables that people write.
+
     >>> list(opened({"data": [{"title": "t", "paragraphs": [{"context": "c", "qas": [{"question": "q"}]}]}]}))
     [{'title': 't', 'context': 'c', 'question': 'q'}]
+    >>> list(opened({"Question": "q", "ANSWER": "a", "Notes": "n"}))
+    [{'question': 'q', 'answer': 'a', 'notes': 'n'}]
     >>> list(opened({"MUL1.json": {"log": [{"text": "hi"}]}}))
     [{'id': 'MUL1.json', 'log': [{'text': 'hi'}]}]
     >>> list(opened({"messages": {"role": ["user", "assistant"], "content": ["hi", "hello"]}}))
@@ -37,7 +41,8 @@ def opened(row: Row) -> Iterator[Row]:
         for one in objects_in(row[lists[0]]):
             yield from opened(around | one)
     else:
-        yield row
+        names = {name: name.lower() if name.istitle() or name.isupper() else name for name in row}
+        yield {names[name]: value for name, value in row.items()} if len({*names.values()}) == len(row) else row
 
 
 def renamed(row: Row) -> Row:

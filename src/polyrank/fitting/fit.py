@@ -122,8 +122,7 @@ def fit(
             raise UsageError(f"{folder} holds a fit; pass `resume=True` to continue it, or `overwrite=True`")
         check_replaceable(folder, own_files=OWN_FILES, replace=overwrite)
     make_folders(folder)
-    on_processor = choose_device(device).type == "cpu" and train is train_here
-    budget = Budget(minutes, clock=make_clock(on_processor=on_processor))
+    budget = Budget(minutes, clock=make_clock(on_processor=choose_device(device).type == "cpu" and train is train_here))
     with hold(folder / LOCK, f"{folder} is being fitted in", required=False):
         for path in () if resume else (path for name in OWN_FILES if name != LOCK for path in folder.glob(name)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
