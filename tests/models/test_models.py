@@ -19,9 +19,9 @@ from polyrank.loading.backbones import BackboneRef, resolve_backbone
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
-from polyrank.models.backbone import empty_backbone
+from polyrank.models.backbone import empty_backbone, load_backbone
 from polyrank.models.bi_encoder import Tower
-from polyrank.models.build import fit_output_scale, resolve
+from polyrank.models.build import fit_output_scale, grow_embeddings, resolve
 from polyrank.models.foreign.files import _routed, read_pooling
 from polyrank.models.foreign.networks import SentenceEncoder
 from polyrank.models.hugging_face import max_positions
@@ -525,3 +525,26 @@ def test_each_side_is_pooled_in_its_own_way(tiny_backbone: Path) -> None:
             torch.testing.assert_close(encoder.encode_contexts(tokens)[0][:, 0], alone[context])
             torch.testing.assert_close(encoder.encode_candidates(tokens), alone[candidate])
             assert encoder.is_plain == (context == candidate and len(context) == 1)
+
+
+def test_new_words_have_the_mean_and_the_deviation_of_each_dimension(tiny_backbone: Path) -> None:
+    def grown(seed: int) -> torch.Tensor:
+        backbone = load_backbone(tiny_backbone)
+        network: Any = backbone.network
+        table = network.get_input_embeddings().weight
+        with torch.no_grad():
+            table[:, 0], table[::2, 1], table[1::2, 1] = 7.0, 100.0, -100.0
+        before = table.detach().clone()
+        grow_embeddings(backbone, range(len(before) + 400), seed)  # type: ignore[arg-type]  # only its length counts
+        after: torch.Tensor = network.get_input_embeddings().weight.detach()
+        assert torch.equal(after[: len(before)], before)
+        assert len(after) == len(before) + 400
+        return after[len(before) :]
+
+    new = grown(1)
+    assert torch.equal(new[:, 0], torch.full((400,), 7.0))
+    assert 80 < float(new[:, 1].std()) < 120
+    assert float(new[:, 2:].std(0).max()) < 1
+    assert len({tuple(row) for row in new.tolist()}) == 400
+    assert torch.equal(new, grown(1))
+    assert not torch.equal(new, grown(2))

@@ -491,3 +491,21 @@ def test_copies_of_a_text_have_equal_scores(tiny_backbone: Path, kind: str) -> N
         assert len(set(scores.tolist())) == 1
         ranked = made.rank("my wifi is down", [Candidate(str(i), "restart the router") for i in range(n)])
         assert [reply.id for reply in ranked] == [str(i) for i in range(n)]
+
+
+def test_an_encoder_with_fewer_dimensions_is_another_one(tiny_encoders: dict[str, Path]) -> None:
+    def cut(*dimensions: int) -> EncoderScorer:
+        one = load(str(tiny_encoders["bi"]), device="cpu")
+        assert isinstance(one, EncoderScorer)
+        for dimension in dimensions:
+            one.truncate(dimension)
+        return one
+
+    whole = cut()
+    assert len({whole.fingerprint, cut(8).fingerprint, cut(4).fingerprint}) == 3
+    assert cut(8).fingerprint == cut(8).fingerprint
+    vectors = whole.encode_candidates(["hello", "restart the router"])[:, :8]
+    found = cut(8).encode_candidates(["hello", "restart the router"])
+    assert found.shape == (2, 8)
+    cosines = (vectors * found).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(found, axis=1)
+    assert np.allclose(cosines, 1)

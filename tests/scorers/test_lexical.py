@@ -8,6 +8,7 @@ import pytest
 from polyrank.data.same_words import echoes, same_words
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf, words
+from polyrank.scorers.open import load
 
 POOL = [Candidate(str(i), text) for i, text in enumerate(["wifi down", "restart it", "bill high", "thanks", "restart"])]
 CORPUS = ["my wifi is down", "restart the router", "thanks", "the bill is too high high", "wifi wifi router", ""]
@@ -142,3 +143,12 @@ def test_cached_statistics_belong_to_one_pool(kind: type[BM25] | type[TfIdf]) ->
     assert scorer.score_pool([], CORPUS).shape == (0, len(CORPUS))
     assert [len(row) for row in scorer.score(QUERIES, [[], CORPUS, ["x"]])] == [0, len(CORPUS), 1]
     assert scorer.score_pool(QUERIES, ["", ""]).tolist() == [[0, 0]] * 3
+
+
+@pytest.mark.parametrize("name", ["bm25", "tfidf"])
+def test_a_text_that_a_corpus_repeats_counts_once(name: str) -> None:
+    texts = ["restart the router", "pay the bill", "the router is red", "hello"]
+    one, other, another = (load(name, corpus=corpus) for corpus in (texts, texts[:1] * 5 + texts * 2, texts[1:]))
+    found, same, changed = (scorer.score(["the red router"], [texts])[0] for scorer in (one, other, another))
+    assert np.array_equal(found, same)
+    assert not np.array_equal(found, changed)
