@@ -24,6 +24,9 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import _fingerprint, make_scorer, saved_scorer, untuned_scorer
 from polyrank.scorers.network import inference
 from polyrank.scorers.open import load
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.protocol import Term
 from polyrank.text import BackboneTexts, load_subwords, pad
 from polyrank.text.tokens import like_lengths, token_batches
 from shared_fixtures import WORDS
@@ -509,3 +512,18 @@ def test_an_encoder_with_fewer_dimensions_is_another_one(tiny_encoders: dict[str
     assert found.shape == (2, 8)
     cosines = (vectors * found).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(found, axis=1)
     assert np.allclose(cosines, 1)
+
+
+def test_each_network_of_a_ranker_warns_once_of_what_it_did_not_read(
+    tiny_backbone: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts: list[tuple[Term, tuple[float, ...]]] = []
+    for n in (40, 12, 8):  # the first one reads the whole context
+        policy = TextPolicy(max_context_tokens=n, max_candidate_tokens=16)
+        model, words, _ = new_model(BiConfig(backbone=str(tiny_backbone)), policy, seed=n, sample=["hello router"])
+        parts.append((EncoderTerm(make_scorer(model, words, device="cpu")), (1.0,)))
+    ranker = Ranker(parts)
+    for _ in range(2):
+        ranker.rank("restart the router " * 5, ["hello", "thanks"])
+    said = [record.getMessage().partition(",")[0] for record in caplog.records]
+    assert said == [f"1 context did not fit into {n} tokens" for n in (12, 8)]

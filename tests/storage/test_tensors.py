@@ -9,7 +9,7 @@ from polyrank.storage.tensors import from_bytes, to_bytes
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.bool)
 
 
-@pytest.mark.parametrize("notes", [None, {"kind": "bi", "é": "\n"}])
+@pytest.mark.parametrize("notes", [None, {"é": "\n"}])  # the library orders several by chance
 def test_bytes_are_the_librarys(notes: dict[str, str] | None) -> None:
     tensors = {f"layer.{n}.{kind}": (torch.randn(n, 3) * 9).to(kind) for n in range(3) for kind in TYPES}
     tensors |= {"one": torch.tensor(2.5), "column": torch.randn(4, 3).T, "part": torch.randn(5, 2)[1:3]}
