@@ -309,6 +309,7 @@ def test_a_crash_never_leaves_parts_of_two_splits(
     assert left <= one.items() or left <= other.items()
 
 
+@pytest.mark.deep
 def test_a_full_disk_leaves_the_earlier_split(tmp_path: Path) -> None:
     small, large = (written(tmp_path / f"{n}.jsonl", (chat(i) for i in range(n))) for n in (30, 3000))
     assert run("split", small, "-o", tmp_path / "out").returncode == 0

@@ -504,11 +504,11 @@ def test_an_encoder_with_fewer_dimensions_is_another_one(tiny_encoders: dict[str
             one.truncate(dimension)
         return one
 
-    whole = cut()
-    assert len({whole.fingerprint, cut(8).fingerprint, cut(4).fingerprint}) == 3
-    assert cut(8).fingerprint == cut(8).fingerprint
+    whole, eight = cut(), cut(8)
+    assert len({whole.fingerprint, eight.fingerprint, cut(4).fingerprint}) == 3
+    assert eight.fingerprint == cut(8).fingerprint
     vectors = whole.encode_candidates(["hello", "restart the router"])[:, :8]
-    found = cut(8).encode_candidates(["hello", "restart the router"])
+    found = eight.encode_candidates(["hello", "restart the router"])
     assert found.shape == (2, 8)
     cosines = (vectors * found).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(found, axis=1)
     assert np.allclose(cosines, 1)
