@@ -188,6 +188,11 @@ def edited(folder: Path, file: str, **settings: Any) -> Path:
     return folder
 
 
+def with_code(folder: Path, **classes: str) -> Path:
+    """A folder whose classes are code of its author."""
+    return edited(folder, "config.json", auto_map=classes)
+
+
 def sharded(folder: Path) -> Path:
     """A folder whose weights are in several files."""
     loaded = transformers.AutoModel.from_pretrained(folder)
@@ -601,30 +606,27 @@ REFUSED: dict[str, tuple[str, Layout]] = {  # the reason, and the layout
     ),
     "Mistral encoder of both directions, its author's code": (
         CODE,
-        lambda folder: edited(
+        lambda folder: with_code(
             encoder(folder, "MistralModel", Pooling(32, "mean"), text=DECODER),
-            "config.json",
-            auto_map={"AutoModel": "modeling_gritlm7b.MistralModel"},
+            AutoModel="modeling_gritlm7b.MistralModel",
         ),
     ),
     "Bert encoder, its author's code": (
         CODE,
-        lambda folder: edited(
+        lambda folder: with_code(
             encoder(folder, "BertModel", Pooling(32, "mean"), text=WORDS),
-            "config.json",
-            auto_map={"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"},
+            AutoModel="jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
         ),
     ),
     "Qwen3 re-ranker, its author's settings": (
         CODE,
-        lambda folder: edited(
+        lambda folder: with_code(
             plain_pairs(
                 folder,
                 "Qwen3ForCausalLM",
                 {**DECODER, "chat_template": RERANKER, "additional_special_tokens": ["yes", "no"]},
             ),
-            "config.json",
-            auto_map={"AutoConfig": "modeling_zeranker.ZEConfig"},
+            AutoConfig="modeling_zeranker.ZEConfig",
         ),
     ),
     "Bert encoder, a module of its author": (

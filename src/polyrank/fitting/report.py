@@ -140,9 +140,9 @@ def _reasons(why: Explanation, label: Label) -> str:
 def ranked_last(lists: Sequence[Example], reciprocal_ranks: Sequence[float]) -> list[Example]:
     """The lists whose right reply came last, or nearly always, in several partitions: its label may be wrong.
 
-    >>> example = Example(("hi",), ("hello", "no", "why", "yes"), (0,))
-    >>> [len(ranked_last([example], [1 / rank])) for rank in (1, 2, 3, 4)]
-    [0, 0, 0, 1]
+    >>> lists = [Example((turn,), tuple(map(str, range(20))), (0,)) for turn in ("a", "b", "c")]
+    >>> [one.context for one in ranked_last(lists, [1 / 19, 1 / 20, 1 / 20])]
+    [('b',), ('c',)]
     """
     ranked = zip(lists, reciprocal_ranks, strict=True)
     return [one for one, reciprocal in ranked if reciprocal < 1 / (len(one.candidates) - 0.5)]

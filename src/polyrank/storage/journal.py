@@ -44,7 +44,7 @@ class Journal:
         Raises:
             ResourceError: the disk is full.
         """
-        kind = DocumentKind(name="result of a step", file=f"{name}.json", missing="run it", remedy="run the fit again")
+        kind = DocumentKind(name="result of a step", file=f"{name}.json", missing="run it", remedy="run it again")
         key = checksum({"settings": settings, "versions": self.versions})
         try:
             stored = read_document(self.folder, kind)
