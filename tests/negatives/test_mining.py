@@ -521,9 +521,8 @@ def test_draws_are_uniform_over_the_pool_without_the_taken() -> None:
     assert counts.pop("r1") == 4000  # given
     assert set(counts) == {f"r{i}" for i in range(2, 8)}
     assert all(abs(count - 4000 / 3) < 150 for count in counts.values())
-    drawn = np.concatenate([sample_negatives(8, {0, 1}, 3, seed=1, epoch=0, index=i) for i in range(2000)])
-    assert abs(np.bincount(drawn, minlength=8)[2:] - 1000).max() < 130
-    assert set(drawn.tolist()) == set(range(2, 8))
+    drawn = np.concatenate([sample_negatives(6, 3, seed=1, epoch=0, index=i) for i in range(2000)])
+    assert abs(np.bincount(drawn, minlength=6) - 1000).max() < 130
 
 
 def test_draws_are_a_function_of_seed_epoch_and_position() -> None:
@@ -536,7 +535,7 @@ def test_draws_are_a_function_of_seed_epoch_and_position() -> None:
     fixed = [tuple(RandomNegatives(pool, 5, seed=s, redraw=False)(p, example, e)) for s, e, p in keys]
     assert fixed[:2] == fixed[2:4] == found[:2]
     assert fixed[4:6] == fixed[6:] == found[4:6]
-    direct = [sample_negatives(1000, (), 5, seed=s, epoch=e, index=p).tolist() for s, e, p in keys]
+    direct = [sample_negatives(1000, 5, seed=s, epoch=e, index=p).tolist() for s, e, p in keys]
     assert len({tuple(row) for row in direct}) == len(keys)
 
 

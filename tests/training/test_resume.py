@@ -30,7 +30,7 @@ from polyrank.records import Example
 from polyrank.storage.document import seal
 from polyrank.storage.durable import write_file
 from polyrank.text import ConvertTexts
-from polyrank.training import FitResult, fit_together
+from polyrank.training import FitResult, fit_together, loop
 from polyrank.training.batches import BatchOrder
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
@@ -156,6 +156,8 @@ def run(
         if record["step"] == crash_at:
             raise CrashError
 
+    patch = pytest.MonkeyPatch()
+    patch.setattr(loop, "MAX_BAD_STEPS", max_bad_steps)
     try:
         settings = train_config(**values)
         learner = Learner(
@@ -164,9 +166,10 @@ def run(
         )  # fmt: skip
         result: FitResult = fit_together(
             [learner], watched, EXAMPLES, settings, length=last_turn, seed=seed, folder=folder, device=CPU,
-            max_bad_steps=max_bad_steps, resume=resume,
+            resume=resume,
         )[0]  # fmt: skip
     finally:
+        patch.undo()
         watch(watched)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     return Outcome(

@@ -128,7 +128,7 @@ def context_of_line(line: str) -> Context:
     Raises:
         ValueError: the line is JSON, valid or broken, but not a context.
     """
-    from polyrank.data.rows import strict_json
+    from polyrank.data.lines import strict_json
 
     if not line.startswith(("[", "{")):
         return Context((line,))
@@ -151,7 +151,7 @@ def context_of_row(row: dict[str, Any]) -> Context:
         UsageError: the context is empty.
     """
     from polyrank.data import fields
-    from polyrank.data.rows import check_object
+    from polyrank.data.lines import check_object
 
     check_object(row, escaped=True)
     return Context.of(fields.context(row), fields.optional_texts(row, "background"))

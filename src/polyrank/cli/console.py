@@ -156,7 +156,7 @@ def stdin_lines() -> Iterator[tuple[int, str]]:
     Raises:
         DataError: a line is too long or not UTF-8.
     """
-    from polyrank.data.rows import MAX_LINE_BYTES, row_error
+    from polyrank.data.lines import MAX_LINE_BYTES, row_error
 
     for number, raw in enumerate(iter(partial(sys.stdin.buffer.readline, MAX_LINE_BYTES + 1), b""), 1):
         if len(raw) > MAX_LINE_BYTES:
@@ -176,7 +176,7 @@ def parsed_lines(parse: Callable[[int, str], T]) -> Iterator[T]:
     Raises:
         DataError: names the line and the error, a ValueError or UsageError of ``parse``.
     """
-    from polyrank.data.rows import row_error
+    from polyrank.data.lines import row_error
 
     for number, line in stdin_lines():
         try:

@@ -184,7 +184,7 @@ def index_remove(
     wait: Wait = 0.0,
 ) -> None:
     """Remove candidates by id, or those that match a filter. Unknown ids are ignored."""
-    from polyrank.data.rows import numbered_lines
+    from polyrank.data.lines import numbered_lines
     from polyrank.index import as_filter, open_index, open_writer
 
     condition = as_filter(filter)

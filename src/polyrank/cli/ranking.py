@@ -123,7 +123,7 @@ def _documents(files: Sequence[Path]) -> Iterator[Candidate]:
 
 def _document_of_line(number: int, line: str) -> Candidate:
     """A plain line, or an object with a text and optionally an id."""
-    from polyrank.data.rows import parse_object
+    from polyrank.data.lines import parse_object
 
     meant_as_json = line.startswith("{") and MEANT_AS_JSON.match(line)
     return _document(parse_object(line) if meant_as_json else line, str(number), "the line")
@@ -148,7 +148,7 @@ def _query_of_line(number: int, line: str) -> tuple[dict[str, Any], Context, lis
     Raises:
         ValueError: the line is not a JSON object, or a field is missing or has the wrong type.
     """
-    from polyrank.data.rows import parse_object
+    from polyrank.data.lines import parse_object
 
     row = parse_object(line)
     return {"id": row["id"]} if "id" in row else {}, _context(row), _listed(row)

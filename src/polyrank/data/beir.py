@@ -10,13 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from polyrank.data import fields
+from polyrank.data.lines import Numbered, OnBad, csv_rows, raise_bad, row_error
 from polyrank.data.pool import numbered_candidates, read_pool
-from polyrank.data.rows import OnBad, csv_rows, raise_bad, row_error
+from polyrank.data.rows import rows
 from polyrank.data.values import Row
 from polyrank.errors import DataError
 from polyrank.records import Candidate
 
 CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
+
+
+def example_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
+    """The rows of examples of a file, or of a folder in BEIR's form, with their line numbers."""
+    if judgements := judgements_of(path):
+        return judged_queries(judgements, on_bad)
+    return rows(path, on_bad)
 
 
 def judgements_of(path: Path) -> Path | None:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polyrank.data import fields
+from polyrank.data.beir import example_rows
+from polyrank.data.lines import OnBad, check_object, row_error, stem, write_rows
 from polyrank.data.published import as_own, grouped
 from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, OnBad, check_object, row_error, rows, stem, write_rows
 from polyrank.data.values import Row, rows_of, type_name
 from polyrank.errors import UsageError
 from polyrank.records import Example
@@ -43,7 +44,6 @@ def read_examples(
     kind: Kind | None = None,
     speaker: str | None = None,
     skip_bad: bool = False,
-    max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Loaded:
     """Read examples from a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file, or from rows in memory.
 
@@ -55,7 +55,6 @@ def read_examples(
         kind: kind of the rows; None: that of the first good row.
         speaker: in dialogues, only turns of this speaker are responses; None: the turns of all speakers.
         skip_bad: count bad rows in the report and continue, instead of stopping at the first.
-        max_line_bytes: a longer line is a bad row.
 
     Raises:
         DataError: ``file:line: what is wrong; what to do``.
@@ -65,7 +64,7 @@ def read_examples(
     numbered: Callable[[OnBad], Iterable[tuple[int, Any]]]
     if isinstance(path, str | Path):
         path = Path(path)
-        numbered = grouped(partial(rows, path, max_line_bytes=max_line_bytes))
+        numbered = grouped(partial(example_rows, path))
     else:
         source = path
         numbered = grouped(lambda on_bad: enumerate(rows_of(source)))

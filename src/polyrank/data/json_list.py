@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from polyrank.data.rows import OnBad, check_object, gzip_errors, open_file, raise_bad, row_error, strict_json
+from polyrank.data.lines import OnBad, check_object, gzip_errors, open_file, raise_bad, row_error, strict_json
 from polyrank.data.values import Row
 from polyrank.errors import DataError
 

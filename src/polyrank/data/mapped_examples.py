@@ -16,10 +16,10 @@ from typing import BinaryIO, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.data.beir import example_rows
 from polyrank.data.examples import Kind, Reader
 from polyrank.data.published import grouped
 from polyrank.data.read_report import BadRows, parsed
-from polyrank.data.rows import rows
 from polyrank.errors import DataError
 from polyrank.loading.data import resolve_data
 from polyrank.records import Context, Example
@@ -230,7 +230,7 @@ def answered_rows(
     """
     n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:
-        for item in parsed(file, grouped(partial(rows, file)), Reader(file, kind, speaker).examples)(bad.add):
+        for item in parsed(file, grouped(partial(example_rows, file)), Reader(file, kind, speaker).examples)(bad.add):
             n_good += 1
             if examples := [example for example in item if example.relevant]:
                 yield examples

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from polyrank.data import fields
-from polyrank.data.rows import check_object, numbered_lines, row_error, rows, write_rows
+from polyrank.data.lines import check_object, numbered_lines, row_error, write_rows
+from polyrank.data.rows import rows
 from polyrank.data.values import Row, rows_of
 from polyrank.errors import DataError
 from polyrank.loading.data import data_file, resolve_data

@@ -16,7 +16,7 @@ from typing import Any
 
 from polyrank.data import fields, forms
 from polyrank.data.forms import WORDS, texts_of_messages
-from polyrank.data.rows import OnBad
+from polyrank.data.lines import OnBad
 from polyrank.data.values import Row, items_of, type_name
 
 OWN_FIELDS = ("candidates", "relevant_ids")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from polyrank.data.rows import OnBad, row_error
+from polyrank.data.lines import OnBad, row_error
 from polyrank.errors import DataError
 from polyrank.records import Example
 from polyrank.wording import counted

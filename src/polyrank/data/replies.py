@@ -5,8 +5,8 @@ from pathlib import Path
 
 from polyrank.data import fields
 from polyrank.data.language import not_english
+from polyrank.data.lines import row_error
 from polyrank.data.pool import text_id
-from polyrank.data.rows import row_error
 from polyrank.errors import DataError
 from polyrank.loading.extensions import extension, polyrank_errors
 from polyrank.records import Candidate

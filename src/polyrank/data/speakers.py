@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from polyrank.data.beir import example_rows
 from polyrank.data.published import as_own, each_row
-from polyrank.data.rows import rows
 from polyrank.data.values import Row, object_of, objects_in
 from polyrank.errors import DataError, UsageError
 
@@ -44,7 +44,7 @@ def _objects(source: Path | str | Iterable[Any]) -> Iterator[Row]:
     if isinstance(source, str | Path):
         if Path(source).is_fifo():
             raise DataError(f"{source}: is a pipe, which can be read only once; save it as a file")
-        source = (row for _, row in rows(Path(source), on_bad=lambda error: None))
+        source = (row for _, row in example_rows(Path(source), on_bad=lambda error: None))
     for _, row in each_row(enumerate(source)):
         with suppress(ValueError):
             if made := as_own(object_of(row)):

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.data import fields
+from polyrank.data.beir import example_rows
 from polyrank.data.candidate_lists import Responses, default_length
 from polyrank.data.examples import Reader, read_with, write_examples
+from polyrank.data.lines import stem, write_rows
 from polyrank.data.published import as_own, grouped
 from polyrank.data.read_report import ReadReport
-from polyrank.data.rows import rows, stem, write_rows
 from polyrank.data.same_words import same_words
 from polyrank.data.speakers import choose_speaker
 from polyrank.data.values import Row, is_number, type_name
@@ -138,7 +139,8 @@ def split(
         )
     speaker = choose_speaker(path, speaker, notify=notify)
     known = _Conversations(path, speaker, timed=by != "id")
-    report = read_with(known.reader, path, grouped(partial(rows, path)), known.examples, skip_bad=skip_bad).report
+    numbered = grouped(partial(example_rows, path))
+    report = read_with(known.reader, path, numbered, known.examples, skip_bad=skip_bad).report
     conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
     alike: dict[bytes, list[Conversation]] = {}  # with the same words
     for conversation in conversations:

@@ -12,25 +12,19 @@ from numpy.typing import NDArray
 from polyrank.records import Context, Example
 
 
-def sample_negatives(
-    n_pool: int, exclude: Collection[int], count: int, *, seed: int, epoch: int, index: int
-) -> NDArray[np.int64]:
+def sample_negatives(n_pool: int, count: int, *, seed: int, epoch: int, index: int) -> NDArray[np.int64]:
     """Draw ``count`` distinct positions of a pool; fewer if the pool has fewer.
 
     Args:
         n_pool: size of the pool.
-        exclude: a few positions that are never drawn.
         count: how many to draw.
         seed, epoch, index: the draw is a function of these.
 
-    >>> sorted(sample_negatives(4, {1}, 9, seed=0, epoch=0, index=0).tolist())
-    [0, 2, 3]
+    >>> sorted(sample_negatives(4, 9, seed=0, epoch=0, index=0).tolist())
+    [0, 1, 2, 3]
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch, index]))
-    n_drawn = min(n_pool, count + len(exclude))
-    rows = generator.choice(n_pool, size=n_drawn, replace=False)
-    rows = rows[~np.isin(rows, list(exclude))] if exclude else rows
-    return rows[:count].astype(np.int64)
+    return generator.choice(n_pool, size=min(n_pool, count), replace=False).astype(np.int64)
 
 
 RightAnswers = Mapping[Context, Collection[str]]
@@ -65,12 +59,11 @@ class RandomNegatives:
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
         """``n_negatives`` texts; fewer only if the pool has fewer."""
         right = right_answers(example, self.rights)
+        epoch = epoch if self.redraw else 0
         # a few more than needed, because some of them may be right
         n_drawn = min(self.n_negatives + len(right), len(self.pool))
         while True:
-            rows = sample_negatives(
-                len(self.pool), (), n_drawn, seed=self.seed, epoch=epoch if self.redraw else 0, index=position
-            )
+            rows = sample_negatives(len(self.pool), n_drawn, seed=self.seed, epoch=epoch, index=position)
             drawn = dict.fromkeys(map(self.pool.__getitem__, rows.tolist()))
             # a turn of the context is never suggested as a reply, so it teaches nothing as a negative
             texts = [text for text in drawn if text not in right and text not in example.context][: self.n_negatives]
@@ -100,7 +93,7 @@ class GivenNegatives:
         if len(wrong) <= self.n_negatives:
             return wrong
         epoch = epoch if self.redraw else 0
-        rows = sample_negatives(len(wrong), (), self.n_negatives, seed=self.seed, epoch=epoch, index=position)
+        rows = sample_negatives(len(wrong), self.n_negatives, seed=self.seed, epoch=epoch, index=position)
         return [wrong[i] for i in sorted(rows.tolist())]
 
 

@@ -13,7 +13,7 @@ from polyrank.records import Example
 from polyrank.training.batches import BatchOrder, Ints
 from polyrank.training.inputs import Positions
 from polyrank.training.learner import Learner
-from polyrank.training.loop import MAX_BAD_STEPS, FitResult, Step, fit
+from polyrank.training.loop import FitResult, Step, fit
 
 
 class ExampleOrder:
@@ -81,7 +81,6 @@ def fit_together(
     seed: int,
     folder: Path,
     device: torch.device,
-    max_bad_steps: int = MAX_BAD_STEPS,
     resume: bool = False,
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[FitResult]:
@@ -94,7 +93,7 @@ def fit_together(
         settings: shared by all networks, such as batches and epochs.
         length: of an example; with ``length_window``, examples of similar length share a batch.
         seed: of order, negatives and dropout.
-        folder, device, max_bad_steps, resume, notify: as for ``loop.fit``.
+        folder, device, resume, notify: as for ``loop.fit``.
 
     Raises:
         DivergedError, ResourceError, InterruptedTraining: as ``loop.fit``.
@@ -107,7 +106,6 @@ def fit_together(
         seed=seed,
         folder=folder,
         device=device,
-        max_bad_steps=max_bad_steps,
         resume=resume,
         notify=notify,
     )

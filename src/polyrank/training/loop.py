@@ -28,7 +28,7 @@ from polyrank.training.checkpoints import CHECKPOINT, load_checkpoint, save_chec
 from polyrank.training.learner import Learner, Loss, TrainState, explain_out_of_memory
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
-MAX_BAD_STEPS = 10
+MAX_BAD_STEPS = 10  # non-finite losses in a row that are skipped before training stops with an error
 TIMED_STEPS = 20  # after so many steps the remaining time is estimated; the first one, which warms up, does not count
 SUGGESTED_MINUTES = 20
 OUT_OF_TIME = 1  # as a reason to stop, among signal numbers: polyrank handles no signal of this number
@@ -114,7 +114,6 @@ def fit(
     seed: int,
     folder: Path,
     device: torch.device,
-    max_bad_steps: int = MAX_BAD_STEPS,
     resume: bool = False,
     notify: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
@@ -131,13 +130,12 @@ def fit(
         seed: of dropout.
         folder: for ``checkpoint.safetensors``, which holds all networks; must exist.
         device: where to compute.
-        max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
         resume: continue from the checkpoint, if there is one.
         notify: called with lines for the user.
         clock: the time in seconds.
 
     Raises:
-        DivergedError: more than ``max_bad_steps`` non-finite losses of one network in a row.
+        DivergedError: more than ``MAX_BAD_STEPS`` non-finite losses of one network in a row.
         ResourceError: a batch does not fit into memory.
         InterruptedTraining: SIGINT or SIGTERM; the checkpoint is saved.
     """
@@ -196,10 +194,10 @@ def fit(
             so_far = {"n_steps": n_steps, **counts, "seconds": seconds()}
             for state, record in zip(states, records, strict=True):
                 state.write({**record, **so_far})
-                if state.n_bad > max_bad_steps:
+                if state.n_bad > MAX_BAD_STEPS:
                     kept = f"{checkpoint} is from before them" if checkpoint.exists() else "no checkpoint was saved yet"
                     raise DivergedError(
-                        f"the loss was not finite for {state.n_bad} steps in a row, more than {max_bad_steps}; {kept};"
+                        f"the loss was not finite for {state.n_bad} steps in a row, more than {MAX_BAD_STEPS}; {kept};"
                         " lower train.lr"
                     )
             if done == first + 1:

@@ -8,8 +8,9 @@ from pathlib import Path
 from polyrank.data import fields
 from polyrank.data.examples import Reader
 from polyrank.data.json_list import listed_rows
+from polyrank.data.lines import OnBad, numbered_lines, stem
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import OnBad, numbered_lines, rows, stem
+from polyrank.data.rows import rows
 from polyrank.data.values import Row
 from polyrank.records import Example
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from polyrank.data.lines import numbered_lines, stem
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import numbered_lines, stem
 from polyrank.records import Example
 
 

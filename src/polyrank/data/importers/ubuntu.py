@@ -7,8 +7,9 @@ from pathlib import Path
 
 from polyrank.data import fields
 from polyrank.data.json_list import listed_rows
+from polyrank.data.lines import numbered_lines, row_error, stem
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import numbered_lines, row_error, rows, stem
+from polyrank.data.rows import rows
 from polyrank.data.values import Row
 from polyrank.records import Example
 

@@ -17,8 +17,8 @@ import torch
 from polyrank.config.checked import to_dict
 from polyrank.config.pretrain import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
 from polyrank.config.runs import MODEL_FOLDER
+from polyrank.data.lines import open_file
 from polyrank.data.mapped_examples import answered_rows
-from polyrank.data.rows import open_file
 from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ConfigError

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.rows import numbered_lines, row_error, rows, stem, suffix
+from polyrank.data.lines import numbered_lines, row_error, stem, suffix
+from polyrank.data.rows import rows
 from polyrank.errors import DataError
 
 OUT_OF_SCOPE = "oos"
