@@ -1,8 +1,8 @@
 """Records which tests run which line of the package, in their own process or in one that they start.
 
-``measure`` runs each test file by itself under coverage. Commands, servers and workers run in separate processes: a
-``sitecustomize.py`` on their path makes each of them record which lines it ran, and when it started and ended. A
-process's lines count for every test that ran meanwhile, since the tests of a file may share a server.
+``measure`` runs the test files under coverage, in a few processes. Commands, servers and workers run in processes of
+their own: a ``sitecustomize.py`` on their path makes each of them record which lines it ran, and when it started and
+ended. A process's lines count for every test that ran meanwhile, since the tests of a file may share a server.
 
 This module does not know about faults.
 """
@@ -29,14 +29,13 @@ FOLDER = "POLYRANK_COVERED"  # the variable that names a test file's folder to t
 LEFT_OUT = "tests/index/test_store_faults.py::test_a_writer_interrupted_at_any_moment_continues"
 
 
-def measure(files: list[str]) -> None:
-    """Measure test files one after another; without names, those that are new or have changed since."""
-    for path in [ROOT / name for name in files] or sorted((ROOT / "tests").rglob("test_*.py")):
-        folder = COVERED / path.stem
-        whole = folder / "times.json"
-        if not files and whole.exists() and whole.stat().st_mtime > path.stat().st_mtime:
-            continue
-        shutil.rmtree(folder, ignore_errors=True)
+def measure(jobs: int) -> None:
+    """Measure all test files, those of each job one after another in one process."""
+    shutil.rmtree(COVERED, ignore_errors=True)
+    files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    started = []
+    for job in range(jobs):
+        folder = COVERED / str(job)
         (folder / "site").mkdir(parents=True)
         (folder / "site" / "sitecustomize.py").write_text(
             f"import sys\nsys.path.append({str(ROOT / 'runs')!r})\nimport covered\ncovered.follow()\n", "utf-8"
@@ -46,19 +45,10 @@ def measure(files: list[str]) -> None:
         plugins = ["-p", "covered", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
         measured = ["--cov=polyrank", "--cov-context=test", "--cov-report=", "--deselect", LEFT_OUT]
         measured += ["-m", "not deep and not scripts"]  # the tests of the README's command
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-o",
-            "addopts=",
-            "-q",
-            "--no-header",
-            *plugins,
-            *measured,
-            str(path),
-        ]
-        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "--no-header", *plugins, *measured]
+        started.append(subprocess.Popen([*command, *files[job::jobs]], cwd=ROOT, env=environment))
+    for process in started:
+        process.wait()
 
 
 # --- in the process of the tests, as a plugin of pytest ---------------------------------------------------------------

@@ -6,6 +6,7 @@ drawn by a hash of the function's name and the line's text, so that faults move 
 
 import ast
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -317,6 +318,23 @@ def all_faults(packages: list[str], drawn: bool = True) -> list[Fault]:
         if not packages or package in packages:
             faults += faults_of(package, path, path.read_text("utf-8"), drawn)
     return sorted(faults, key=lambda fault: fault.package)
+
+
+def by_hand(file: Path) -> list[Fault]:
+    """The faults of a file: JSON lines of ``path`` in the package, ``old``, which occurs once there, and ``new``."""
+    faults = []
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        path, old, new = map(json.loads(line).__getitem__, ("path", "old", "new"))
+        text = (PACKAGE / path).read_text("utf-8")
+        if text.count(old) != 1:
+            raise SystemExit(f"{file}:{number}: the old text occurs {text.count(old)} times in {path}; give one place")
+        start = text.index(old)
+        # the line of the first character that changes, which its tests run
+        same = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+        at = text.count("\n", 0, start + same) + 1
+        package = package_of(PACKAGE / path)
+        faults.append(Fault(f"{number}", package, path, at, "", "hand", old, new, start, start + len(old)))
+    return faults
 
 
 def package_of(path: Path) -> str:

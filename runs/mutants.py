@@ -1,42 +1,54 @@
 """Injects faults into the code, one at a time, and records which of them the tests catch.
 
-    python runs/mutants.py cover [--tests FILE ...]    record which test runs which line; default: changed test files
+    python runs/mutants.py cover [--jobs 2]            record which test runs which line
     python runs/mutants.py run [--package search ...]  try the faults of these packages; a stopped run resumes
     python runs/mutants.py again                       try the faults that survived again
     python runs/mutants.py one --id ID --tests ...     try a fault on these tests only; writes nothing
+    python runs/mutants.py hand --faults FILE          try faults of JSON lines (path, old, new); writes nothing
     python runs/mutants.py table                       write runs/results/mutants.md from the results
 
 A fault is one small change by an operator: an inverted comparison, swapped arguments, a dropped statement and so on.
-Each fault runs in its own process, forked from one that has torch imported, on a copy of the package in which one file
-differs. The tests that run the changed line decide, those of its package first. A test that catches a fault must pass
-without it under the same conditions; otherwise it is not used. Longer files get more faults, drawn by a hash of each,
-so that faults move along when code moves. runs/equivalent/PACKAGE.toml lists the faults that change no observable
-behaviour, with the reason. ``table`` deletes results of faults whose code no longer exists.
+One process collects all tests, and each fault runs in a fork of it, whose functions get the code with the fault; the
+processes that its tests start read a copy of the package. A fault in code that runs at import, or one that no test
+notices so, is tried again by importing everything anew. The tests that run the changed line decide, those of its
+package first. A test that catches a fault must pass without it under the same conditions; otherwise it is not used.
+Longer files get more faults, drawn by a hash of each, so that faults move along when code moves.
+runs/equivalent/PACKAGE.toml lists the faults that change no observable behaviour, with the reason. ``table`` deletes
+results of faults whose code no longer exists.
 
 Needs the packages of ``dev``, a compiler for the faults in C, and Linux.
 """
 
 import argparse
 import ctypes
+import functools
+import gc
+import importlib
+import inspect
 import json
 import os
+import pkgutil
 import random
-import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
+import traceback
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
 
+import pytest
 from covered import Coverage, measure
 
-from faults import PACKAGE, ROOT, Fault, all_faults, package_of
+from faults import PACKAGE, ROOT, Fault, all_faults, by_hand, package_of
 
 WORK = ROOT / "runs" / "work" / "mutants"
 EQUIVALENT = ROOT / "runs" / "equivalent"
@@ -106,6 +118,264 @@ class Tests:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
+class Failures:
+    """A plugin that notes the first test that fails, or the first file that cannot be imported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.first = folder, ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Of setup, call and teardown."""
+        if report.failed and not self.first:
+            self.first = report.nodeid
+            (self.folder / "test").write_text(self.first, "utf-8")
+            print(report.longreprtext[-3000:], flush=True)
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+class Live:
+    """The functions of the package that this process has imported, by their code."""
+
+    def __init__(self) -> None:
+        for found in pkgutil.walk_packages([str(PACKAGE)], "polyrank."):
+            if not found.name.endswith("__main__"):
+                with suppress(ImportError):
+                    importlib.import_module(found.name)
+        self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+        self.caches: list[Any] = []
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
+                self.functions[self.key(one.__code__)].append(one)
+            elif type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("polyrank"):
+                self.caches.append(one)
+
+    @staticmethod
+    def key(code: CodeType) -> tuple[str, str, int]:
+        return code.co_filename, code.co_qualname, code.co_firstlineno
+
+    def swap(self, fault: Fault) -> bool:
+        """Give the functions the code with the fault; False if more than the code of functions changes."""
+        if fault.package == "kernels":
+            return False
+        path = PACKAGE / fault.path
+        text = path.read_text("utf-8")
+        pairs = _changed(compile(text, str(path), "exec"), compile(fault.applied(text), str(path), "exec"))
+        if not pairs or not all(self.functions[self.key(old)] for old, _ in pairs):
+            return False
+        for old, new in pairs:
+            for function in self.functions[self.key(old)]:
+                if function.__code__.co_freevars != new.co_freevars:
+                    return False
+                function.__code__ = new
+        for cache in self.caches:
+            cache.cache_clear()
+        return True
+
+
+def _changed(old: CodeType, new: CodeType) -> list[tuple[CodeType, CodeType]] | None:
+    """The outermost functions that differ, before and after; None if code differs that runs at import."""
+    if old == new:
+        return []
+    if old.co_flags & inspect.CO_OPTIMIZED:  # a function
+        return [(old, new)]
+    parts = [[one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new)]
+    rest = [
+        (code.co_code, code.co_names, [one for one in code.co_consts if not isinstance(one, CodeType)])
+        for code in (old, new)
+    ]
+    if rest[0] != rest[1] or len(parts[0]) != len(parts[1]):
+        return None
+    found: list[tuple[CodeType, CodeType]] = []
+    for before, after in zip(*parts, strict=True):
+        inner = _changed(before, after)
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+class Trials:
+    """A plugin that tries faults in place of running the collected tests, each in a fork of the collecting process."""
+
+    def __init__(self, faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only: bool) -> None:
+        self.waiting = [(fault, "") for fault in sorted(faults, key=lambda fault: fault.id)]  # packages mixed
+        self.jobs, self.tests, self.results, self.only = jobs, tests, results, only
+        self.n_faults, self.done = len(faults), 0
+        self.held: dict[str, dict[str, object]] = {}  # results, until the catching test has run without the fault
+        self.fit: set[str] = set()
+        self.items: dict[str, pytest.Item] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Fork a process for each fault; pytest does nothing else then."""
+        self.items = {item.nodeid: item for item in session.items}
+        live = Live()
+        running: dict[int, tuple[Fault, str, float, Path]] = {}
+        _adopt()
+        while self.waiting or running:
+            while self.waiting and len(running) < self.jobs:
+                fault, by = self.waiting.pop(0)
+                folder = WORK / "trees" / f"{fault.id}-{os.getpid()}"
+                _check_unchanged(fault)
+                given = [test for test in self.tests.first if test not in self.tests.unfit]
+                chosen = [by] if by else given if self.only else [*self.doctests(fault), *self.tests.of(fault)]
+                pid = os.fork()
+                if pid == 0:
+                    self.child(replace(fault, new=fault.old) if by else fault, folder, chosen, live)
+                running[pid] = (fault, by, time.monotonic(), folder)
+            time.sleep(0.02)
+            for pid, (fault, by, started, folder) in list(running.items()):
+                finished, status = os.waitpid(pid, os.WNOHANG)
+                late = time.monotonic() - started > SECONDS
+                if not finished and late:
+                    os.killpg(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                if finished or late:
+                    del running[pid]
+                    _end_orphans(set(running))
+                    code = -1 if late else os.waitstatus_to_exitcode(status)
+                    self.finish(fault, by, code, time.monotonic() - started, folder)
+        return True
+
+    def doctests(self, fault: Fault) -> list[str]:
+        return [test for test in self.items if test.startswith(f"src/polyrank/{fault.path}::")]
+
+    def finish(self, fault: Fault, by: str, code: int, seconds: float, folder: Path) -> None:
+        """Record the outcome of a fault whose process has ended; try it again if its test is not fit to decide."""
+        log, last = folder / "log", folder / "test"
+        text = log.read_text("utf-8", "replace") if log.exists() else ""
+        noticed = last.read_text("utf-8") if last.exists() else ""
+        for written in (folder, _temporary(folder)):
+            shutil.rmtree(written, ignore_errors=True)
+        if by and code:  # the test fails without the fault, too
+            self.tests.unfit.add(by)
+            print(f"not used, since it fails without a fault: {by}", flush=True)
+            self.waiting.insert(0, (fault, ""))
+            return
+        if by:
+            self.fit.add(by)
+            record = self.held.pop(fault.id)
+        else:
+            if "PluginImportFailure: shared_fixtures" in text:  # the package cannot be imported
+                noticed = noticed or "runs/mutants.py"
+            if code not in (0, 99) and not noticed:
+                raise SystemExit(f"the tests could not be run for {fault.id}: {text[-2000:]}")
+            outcome = "survived" if code == 0 else "caught" if code != 99 else "does not compile"
+            record = {"outcome": outcome, "code": code, "seconds": round(seconds, 1), "by": noticed if code else ""}
+            if outcome == "caught" and noticed in self.items and noticed not in self.fit:
+                self.held[fault.id] = record
+                self.waiting.insert(0, (fault, noticed))
+                return
+        self.done += 1
+        if self.results:
+            with self.results.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"id": fault.id, **record}) + "\n")
+        change = f"{fault.operator}: {fault.old[:50]!r} -> {fault.new[:50]!r}"
+        shown = f"{fault.path}:{fault.line} {fault.where}: {change}"
+        ending = f"by {record['by']}" if record["outcome"] == "caught" else ""
+        head = f"[{self.done}/{self.n_faults}] {record['outcome']:8} {record['seconds']} s"
+        print(f"{head} {fault.id} {shown} {ending}", flush=True)
+
+    def child(self, fault: Fault, folder: Path, tests: list[str], live: Live) -> NoReturn:
+        """Run the tests of a fault until one fails, in this process, which then ends."""
+        os.setsid()
+        _adopt()  # so that each fault's orphans stay apart
+        folder.mkdir(parents=True)
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        _prepare(fault, folder)
+        code = 1
+        try:
+            if fault.new == fault.old or live.swap(fault):
+                code = self.run(tests, folder)
+            if not code or not (folder / "test").exists():  # what runs at import, such as a default, was not changed
+                code = _run_anew([test for test in tests if test not in self.tests.unfit], folder)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    def run(self, tests: list[str], folder: Path) -> int:
+        """1 if one of these tests fails, whose name then is in the file ``test``."""
+        items = [self.items[test] for test in tests if test in self.items]
+        if not items:
+            return 0
+        failures = Failures(folder)
+        config = items[0].config
+        config.pluginmanager.register(failures)
+        paths: Any = config._tmp_path_factory  # type: ignore[attr-defined]  # of the collecting process
+        paths._given_basetemp, paths._basetemp = _temporary(folder) / "pytest", None
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            (folder / "test").write_text(item.nodeid, "utf-8")  # of a test that ends the process
+            config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if failures.first:
+                return 1
+        (folder / "test").unlink()
+        return 0
+
+
+def _prepare(fault: Fault, folder: Path) -> None:
+    """The environment of a fault's tests, with a copy of the package for the processes that they start."""
+    source = folder / "src" / "polyrank"
+    if fault.package == "kernels":
+        if not _compiled(fault, folder):
+            os._exit(99)
+        paths = [str(folder)]
+        os.environ["POLYRANK_KERNELS_SOURCES"] = str(folder / "build" / "polyrank_kernels")  # for tests that build it
+    else:
+        _linked(PACKAGE, source, fault.path)
+        (source / fault.path).write_text(fault.applied((PACKAGE / fault.path).read_text("utf-8")), "utf-8")
+        paths = [str(folder / "src")]
+    temporary = _temporary(folder)
+    temporary.mkdir()
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    os.environ.update(
+        dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+        PYTHONPATH=os.pathsep.join([*paths, *OTHERS]),
+        PYTHONDONTWRITEBYTECODE="1",
+        TMPDIR=str(temporary),
+        POLYRANK_MUTANT="1",
+    )
+    tempfile.tempdir = None
+    random.seed(0)
+
+
+def _run_anew(tests: list[str], folder: Path) -> int:
+    """Import the package with the fault, and run the tests by another pytest in this process."""
+    for name, module in [*sys.modules.items()]:
+        is_own = str(getattr(module, "__file__", "")).startswith(str(ROOT)) or name.startswith("polyrank_kernels")
+        if is_own and name not in ("__main__", "mutants", "faults", "covered"):
+            del sys.modules[name]
+    sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+    importlib.invalidate_caches()
+    arguments = [*ARGUMENTS, "-x", f"--basetemp={_temporary(folder) / 'anew'}"]
+    here = [test for test in tests if test.startswith("src/polyrank/")]
+    doctests = sorted({str(folder / test.partition("::")[0]) for test in here})
+    code = 0
+    for part in (doctests, [test for test in tests if test not in here]):  # doctests first import the changed copy
+        failures = Failures(folder)
+        if part and not code:
+            code = int(pytest.main([*arguments, *part], plugins=[failures]))
+            code = 0 if code == 5 else code
+            if failures.first and not failures.first.startswith("tests/"):
+                (folder / "test").write_text(failures.first.rpartition("/src/")[2], "utf-8")
+    return code
+
+
+# the tests of the README's command, in this process, without plugins that change their order
+ARGUMENTS = [
+    "-o", "addopts=", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}", "-q", "--tb=short", "-s",
+    *(f"-pno:{name}" for name in ("cacheprovider", "randomly", "xdist", "cov", "langsmith_plugin")),
+    "--hypothesis-seed=0", "-m", "not deep and not scripts", "--doctest-modules", "--ignore=src/polyrank/integrations",
+    "--ignore=tests/forked", "--ignore-glob=*/conftest.py",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",  # modules that are imported already
+]  # fmt: skip
+OTHERS = [str(ROOT / name) for name in ("chats", "models", "cluster")]
+
+
 def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only: bool = False) -> None:
     """Try each fault in its own process.
 
@@ -116,84 +386,17 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
         results: the file to append to; None: write nothing.
         only: use only ``tests.first``.
     """
-    sys.path.insert(0, str(ROOT / "tests"))
-    import fastapi.openapi.utils  # noqa: F401  # slow imports, once for all forked processes
-    import httpx  # noqa: F401
-    import hypothesis  # noqa: F401
-    import pytest  # noqa: F401
-    import rich.progress  # noqa: F401
-    import safetensors.torch  # noqa: F401
-    import tokenizers  # noqa: F401
-    import torch  # noqa: F401
-    import transformers.models.auto.modeling_auto
-    import transformers.models.bert.modeling_bert  # noqa: F401
-    import typer._adapters
-    import typer.testing  # noqa: F401
-    import uvicorn  # noqa: F401
-
-    _adopt()
-    waiting = [(fault, "") for fault in sorted(faults, key=lambda fault: fault.id)]  # packages mixed
-    running: dict[int, tuple[Fault, str, float, Path]] = {}
-    held: dict[str, dict[str, object]] = {}  # results, until the catching test has run without the fault
-    fit: set[str] = set()
-    done = 0
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            fault, by = waiting.pop(0)
-            folder = WORK / "trees" / f"{fault.id}-{os.getpid()}"
-            _check_unchanged(fault)
-            given = [test for test in tests.first if test not in tests.unfit]
-            chosen = [by] if by else given if only else tests.of(fault)
-            pid = os.fork()
-            if pid == 0:
-                _child(replace(fault, new=fault.old) if by else fault, folder, chosen, tests.unfit)
-            running[pid] = (fault, by, time.monotonic(), folder)
-        time.sleep(0.05)
-        for pid, (fault, by, started, folder) in list(running.items()):
-            finished, status = os.waitpid(pid, os.WNOHANG)
-            late = time.monotonic() - started > SECONDS
-            if not finished and late:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            if not finished and not late:
-                continue
-            code = -1 if late else os.waitstatus_to_exitcode(status)
-            del running[pid]
-            _end_orphans(set(running))
-            log = folder / "log"
-            text = log.read_text("utf-8", "replace") if log.exists() else ""
-            for written in (folder, _temporary(folder)):
-                shutil.rmtree(written, ignore_errors=True)
-            if by and code:  # the test fails without the fault, too
-                tests.unfit.add(by)
-                print(f"not used, since it fails without a fault: {by}", flush=True)
-                waiting.insert(0, (fault, ""))
-                continue
-            if by:
-                fit.add(by)
-                record = held.pop(fault.id)
-            else:
-                outcome = "survived" if code in (0, 5) else "caught" if code != 99 else "does not compile"
-                record = {"outcome": outcome, "code": code, "seconds": round(time.monotonic() - started, 1)}
-                # lines of a log may begin with ERROR, too
-                first = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", text, re.M)
-                record["by"] = first[1] if first else ""
-                if code == 3 and "PluginImportFailure: shared_fixtures" in text:  # the package cannot be imported
-                    record["by"] = "runs/mutants.py"
-                elif code in (3, 4) or (code == 1 and not first):
-                    raise SystemExit(f"the tests could not be run for {fault.id}: {text[-2000:]}")
-                noticed = str(record["by"])
-                if noticed.startswith("tests/") and noticed not in fit:
-                    held[fault.id] = record
-                    waiting.insert(0, (fault, noticed))
-                    continue
-            done += 1
-            if results:
-                _append(results, fault.id, record)
-            change = f"{fault.operator}: {fault.old[:50]!r} -> {fault.new[:50]!r}"
-            shown = f"{fault.path}:{fault.line} {fault.where}: {change}"
-            ending = f"{record['seconds']} s by {record['by']}" if record["outcome"] == "caught" else ""
-            print(f"[{done}/{len(faults)}] {record['outcome']:8} {fault.id} {shown} {ending}", flush=True)
+    if not faults:
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *OTHERS])
+    sys.path[:0] = [str(ROOT / "src"), *OTHERS]
+    sys.dont_write_bytecode = True
+    os.chdir(ROOT)
+    trials = Trials(faults, jobs, tests, results, only)
+    code = pytest.main([*ARGUMENTS, "tests", "src/polyrank"], plugins=[trials])
+    if code not in (0, 5):
+        raise SystemExit(int(code))
 
 
 def _temporary(folder: Path) -> Path:
@@ -224,80 +427,6 @@ def _end_orphans(running: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-
-
-def _append(results: Path, name: str, record: dict[str, object]) -> None:
-    with results.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps({"id": name, **record}) + "\n")
-
-
-def _child(fault: Fault, folder: Path, tests: list[str], unfit: set[str]) -> None:
-    os.setsid()
-    _adopt()  # so that each fault's orphans stay apart
-    folder.mkdir(parents=True)
-    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    source = folder / "src" / "polyrank"
-    extra: list[str] = []
-    if fault.path.endswith((".c", ".h")):
-        if not _compiled(fault, folder):
-            os._exit(99)
-        sys.path.insert(0, str(folder))
-        paths = [str(folder)]
-        os.environ["POLYRANK_KERNELS_SOURCES"] = str(folder / "build" / "polyrank_kernels")  # for tests that build it
-    else:
-        _linked(PACKAGE, source, fault.path)
-        (source / fault.path).write_text(fault.applied((PACKAGE / fault.path).read_text("utf-8")), "utf-8")
-        sys.path.insert(0, str(folder / "src"))
-        paths = [str(folder / "src")]
-        if ">>>" in (PACKAGE / fault.path).read_text("utf-8"):
-            extra = [str(source / fault.path)]
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    temporary = _temporary(folder)
-    temporary.mkdir()
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    os.environ.update(
-        threads,
-        PYTHONPATH=os.pathsep.join(paths),
-        PYTHONDONTWRITEBYTECODE="1",
-        TMPDIR=str(temporary),
-        POLYRANK_MUTANT="1",
-    )
-    sys.dont_write_bytecode = True
-    os.chdir(ROOT)
-    import tempfile
-
-    import pytest
-    import torch
-
-    tempfile.tempdir = None
-    torch.set_num_threads(1)
-    random.seed(0)
-    arguments = [
-        "-o",
-        "addopts=",
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        f"--rootdir={ROOT}",
-        "-x",
-        "-q",
-        "--tb=line",
-        "-rfE",
-        *(f"--deselect={test}" for test in sorted(unfit)),
-    ]
-    plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:cov", "--hypothesis-seed=0"]
-    plugins += ["-m", "not deep and not scripts"]  # the tests of the README's command
-    plugins += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # modules imported before the fork
-    base = [f"--basetemp={temporary / 'pytest'}", "--doctest-modules"]
-    code = 0
-    for part in (extra, tests):  # doctests first, so that they import the changed copy
-        if part and not code:
-            code = int(pytest.main([*arguments, *plugins, *base, *part]))
-            code = 0 if code == 5 else code
-    sys.stdout.flush()
-    os._exit(code)
 
 
 def _linked(original: Path, copy: Path, changed: str) -> None:
@@ -422,17 +551,18 @@ def _short(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cover", "list", "run", "again", "one", "table"])
+    parser.add_argument("what", choices=["cover", "list", "run", "again", "one", "hand", "table"])
     packages = sorted({"kernels", *map(package_of, PACKAGE.rglob("*.py"))})
     parser.add_argument("--package", action="append", default=[], choices=packages)
     parser.add_argument("--id", action="append", default=[], help="try only these faults, again")
-    parser.add_argument("--tests", nargs="*", default=[], help="cover: test files; run: tests to run first")
+    parser.add_argument("--tests", nargs="*", default=[], help="tests to run first")
+    parser.add_argument("--faults", type=Path, help="hand: their file")
     parser.add_argument("--seconds", type=float, default=60.0, help="measured seconds of the tests for one fault")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     if options.what == "cover":
-        return measure(options.tests)
+        return measure(options.jobs)
     if options.what == "table":
         prune()
     faults = all_faults(options.package, drawn=options.what != "one")
@@ -449,6 +579,8 @@ def main() -> None:
         table(faults, seen)
     elif options.what == "one":
         run(faults, options.jobs, Tests(options.tests), None, only=True)
+    elif options.what == "hand":
+        run(by_hand(options.faults), options.jobs, Tests(options.tests, options.seconds), None)
     else:
         if options.what == "again" or options.id:
             equivalent = read_equivalent()
