@@ -144,6 +144,7 @@ class Live:
                     importlib.import_module(found.name)
         self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
         self.caches: list[Any] = []
+        gc.unfreeze()  # ``gc.get_objects`` would leave out what the tests' settings froze
         for one in gc.get_objects():
             if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
                 self.functions[self.key(one.__code__)].append(one)
