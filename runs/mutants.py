@@ -146,7 +146,7 @@ class Live:
         self.caches: list[Any] = []
         gc.unfreeze()  # ``gc.get_objects`` would leave out what the tests' settings froze
         for one in gc.get_objects():
-            if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
+            if type(one) is FunctionType and one.__code__.co_filename.startswith(str(PACKAGE)):
                 self.functions[self.key(one.__code__)].append(one)
             elif type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("polyrank"):
                 self.caches.append(one)
