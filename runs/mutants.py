@@ -9,9 +9,9 @@
 
 A fault is one small change by an operator: an inverted comparison, swapped arguments, a dropped statement and so on.
 One process collects all tests, and each fault runs in a fork of it, whose functions get the code with the fault; the
-processes that its tests start read a copy of the package. A fault in code that runs at import, or one that no test
-notices so, is tried again by importing everything anew. The tests that run the changed line decide, those of its
-package first. A test that catches a fault must pass without it under the same conditions; otherwise it is not used.
+processes that its tests start read a copy of the package. For a fault in code that runs at import, the fork imports
+everything anew. The tests that run the changed line decide, those of its package first. A test that catches a fault
+must pass without it under the same conditions; otherwise it is not used.
 Longer files get more faults, drawn by a hash of each, so that faults move along when code moves.
 runs/equivalent/PACKAGE.toml lists the faults that change no observable behaviour, with the reason. ``table`` deletes
 results of faults whose code no longer exists.
@@ -291,7 +291,7 @@ class Trials:
         try:
             if fault.new == fault.old or live.swap(fault):
                 code = self.run(tests, folder)
-            if not code or not (folder / "test").exists():  # what runs at import, such as a default, was not changed
+            else:  # the fault is in code that runs at import, such as a default
                 code = _run_anew([test for test in tests if test not in self.tests.unfit], folder)
         except BaseException:
             traceback.print_exc()
