@@ -124,6 +124,10 @@ class Failures:
     def __init__(self, folder: Path) -> None:
         self.folder, self.first = folder, ""
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note a test that may end the process."""
+        (self.folder / "test").write_text(nodeid, "utf-8")
+
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Of setup, call and teardown."""
         if report.failed and not self.first:
@@ -155,23 +159,23 @@ class Live:
     def key(code: CodeType) -> tuple[str, str, int]:
         return code.co_filename, code.co_qualname, code.co_firstlineno
 
-    def swap(self, fault: Fault) -> bool:
-        """Give the functions the code with the fault; False if more than the code of functions changes."""
+    def changes(self, fault: Fault) -> list[tuple[FunctionType, CodeType]]:
+        """The functions that a fault changes, with their new code; empty if it changes more than that."""
         if fault.package == "kernels":
-            return False
+            return []
         path = PACKAGE / fault.path
         text = path.read_text("utf-8")
-        pairs = _changed(compile(text, str(path), "exec"), compile(fault.applied(text), str(path), "exec"))
-        if not pairs or not all(self.functions[self.key(old)] for old, _ in pairs):
-            return False
-        for old, new in pairs:
-            for function in self.functions[self.key(old)]:
-                if function.__code__.co_freevars != new.co_freevars:
-                    return False
-                function.__code__ = new
+        pairs = _changed(compile(text, str(path), "exec"), compile(fault.applied(text), str(path), "exec")) or []
+        found = [(one, new) for old, new in pairs for one in self.functions[self.key(old)]]
+        is_whole = all(self.functions[self.key(old)] for old, _ in pairs)
+        return found if is_whole and all(one.__code__.co_freevars == new.co_freevars for one, new in found) else []
+
+    def swap(self, changes: list[tuple[FunctionType, CodeType]]) -> None:
+        """Give functions their new code; what they remembered is forgotten."""
+        for function, code in changes:
+            function.__code__ = code
         for cache in self.caches:
             cache.cache_clear()
-        return True
 
 
 def _changed(old: CodeType, new: CodeType) -> list[tuple[CodeType, CodeType]] | None:
@@ -204,14 +208,14 @@ class Trials:
         self.jobs, self.tests, self.results, self.only = jobs, tests, results, only
         self.n_faults, self.done = len(faults), 0
         self.held: dict[str, dict[str, object]] = {}  # results, until the catching test has run without the fault
-        self.fit: set[str] = set()
+        self.fit: set[tuple[str, bool]] = set()  # tests that pass without a fault, and whether by importing anew
         self.items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Fork a process for each fault; pytest does nothing else then."""
         self.items = {item.nodeid: item for item in session.items}
         live = Live()
-        running: dict[int, tuple[Fault, str, float, Path]] = {}
+        running: dict[int, tuple[Fault, str, bool, float, Path]] = {}
         _adopt()
         while self.waiting or running:
             while self.waiting and len(running) < self.jobs:
@@ -220,12 +224,15 @@ class Trials:
                 _check_unchanged(fault)
                 given = [test for test in self.tests.first if test not in self.tests.unfit]
                 chosen = [by] if by else given if self.only else [*self.doctests(fault), *self.tests.of(fault)]
+                changes = live.changes(fault)
                 pid = os.fork()
                 if pid == 0:
-                    self.child(replace(fault, new=fault.old) if by else fault, folder, chosen, live)
-                running[pid] = (fault, by, time.monotonic(), folder)
+                    if not by:
+                        live.swap(changes)
+                    self.child(replace(fault, new=fault.old) if by else fault, folder, chosen, anew=not changes)
+                running[pid] = (fault, by, not changes, time.monotonic(), folder)
             time.sleep(0.02)
-            for pid, (fault, by, started, folder) in list(running.items()):
+            for pid, (fault, by, anew, started, folder) in list(running.items()):
                 finished, status = os.waitpid(pid, os.WNOHANG)
                 late = time.monotonic() - started > SECONDS
                 if not finished and late:
@@ -235,13 +242,14 @@ class Trials:
                     del running[pid]
                     _end_orphans(set(running))
                     code = -1 if late else os.waitstatus_to_exitcode(status)
-                    self.finish(fault, by, code, time.monotonic() - started, folder)
+                    self.finish(fault, by, anew, code, time.monotonic() - started, folder)
         return True
 
     def doctests(self, fault: Fault) -> list[str]:
-        return [test for test in self.items if test.startswith(f"src/polyrank/{fault.path}::")]
+        place = f"src/polyrank/{fault.path}::"
+        return [test for test in self.items if test.startswith(place) and test not in self.tests.unfit]
 
-    def finish(self, fault: Fault, by: str, code: int, seconds: float, folder: Path) -> None:
+    def finish(self, fault: Fault, by: str, anew: bool, code: int, seconds: float, folder: Path) -> None:
         """Record the outcome of a fault whose process has ended; try it again if its test is not fit to decide."""
         log, last = folder / "log", folder / "test"
         text = log.read_text("utf-8", "replace") if log.exists() else ""
@@ -254,7 +262,7 @@ class Trials:
             self.waiting.insert(0, (fault, ""))
             return
         if by:
-            self.fit.add(by)
+            self.fit.add((by, anew))
             record = self.held.pop(fault.id)
         else:
             if "PluginImportFailure: shared_fixtures" in text:  # the package cannot be imported
@@ -263,7 +271,7 @@ class Trials:
                 raise SystemExit(f"the tests could not be run for {fault.id}: {text[-2000:]}")
             outcome = "survived" if code == 0 else "caught" if code != 99 else "does not compile"
             record = {"outcome": outcome, "code": code, "seconds": round(seconds, 1), "by": noticed if code else ""}
-            if outcome == "caught" and noticed in self.items and noticed not in self.fit:
+            if outcome == "caught" and noticed in self.items and (noticed, anew) not in self.fit:
                 self.held[fault.id] = record
                 self.waiting.insert(0, (fault, noticed))
                 return
@@ -277,8 +285,15 @@ class Trials:
         head = f"[{self.done}/{self.n_faults}] {record['outcome']:8} {record['seconds']} s"
         print(f"{head} {fault.id} {shown} {ending}", flush=True)
 
-    def child(self, fault: Fault, folder: Path, tests: list[str], live: Live) -> NoReturn:
-        """Run the tests of a fault until one fails, in this process, which then ends."""
+    def child(self, fault: Fault, folder: Path, tests: list[str], *, anew: bool) -> NoReturn:
+        """Run the tests of a fault until one fails, in this process, which then ends.
+
+        Args:
+            fault: as text it is in the copy of the package.
+            folder: of what is written meanwhile.
+            tests: to run.
+            anew: import everything again, from the copy.
+        """
         os.setsid()
         _adopt()  # so that each fault's orphans stay apart
         folder.mkdir(parents=True)
@@ -289,10 +304,9 @@ class Trials:
         _prepare(fault, folder)
         code = 1
         try:
-            if fault.new == fault.old or live.swap(fault):
-                code = self.run(tests, folder)
-            else:  # the fault is in code that runs at import, such as a default
-                code = _run_anew([test for test in tests if test not in self.tests.unfit], folder)
+            code = _run_anew(tests, folder) if anew else self.run(tests, folder)
+            if not code:
+                (folder / "test").unlink(missing_ok=True)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -310,11 +324,9 @@ class Trials:
         paths: Any = config._tmp_path_factory  # type: ignore[attr-defined]  # of the collecting process
         paths._given_basetemp, paths._basetemp = _temporary(folder) / "pytest", None
         for item, following in zip(items, [*items[1:], None], strict=True):
-            (folder / "test").write_text(item.nodeid, "utf-8")  # of a test that ends the process
             config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if failures.first:
                 return 1
-        (folder / "test").unlink()
         return 0
 
 
