@@ -3,7 +3,9 @@
 import json
 import math
 import re
+import sys
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +27,9 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.models import BiEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.bi_encoder import Tower
+from polyrank.notebook import shares
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.explanation import Explanation, TextShare, words_of
+from polyrank.scorers.explanation import CandidateShare, Explanation, TextShare, TokenShare, words_of
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.ranker import Ranker
@@ -36,6 +39,10 @@ from polyrank.scorers.terms.lexical import LexicalTerm
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, Tokens, load_subwords, load_template_texts
 from polyrank.text.offsets import Span, candidate_spans, context_spans, pair_spans
 from processes import run
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
+
+from layouts import LAYOUTS
 
 CONTEXTS = {
     "one turn": Context("my wifi is down"),
@@ -80,6 +87,10 @@ def check_form(why: Explanation, context: Context, candidate: str) -> None:
         for token in text.tokens:
             assert token.text == text.text[token.start : token.end] != ""
             assert token.read or token.share == 0
+    for vector in why.vectors:
+        for token in vector.tokens:
+            texts = context.background if token.turn is None else context.turns[token.turn : token.turn + 1]
+            assert token.text in {"" if token.turn is None else None, *(t[token.start : token.end] for t in texts)}
     for part in (*why.turns, *why.background):
         assert part.read or (part.share == 0 and not any(token.read for token in part.tokens))
     assert json.loads(json.dumps(why.as_dict(), allow_nan=False))["score"] == why.score
@@ -235,6 +246,21 @@ def test_cosines_are_sums_too(tiny_backbone: Path, mean_pooled_backbone: Path, t
             check_form(why, context, REPLY)
             check_sums(why, float(scorer.score([context], [[REPLY]])[0][0]))
             assert why.candidate.exact
+
+
+def test_tokens_of_one_letter_have_one_share_together(tmp_path: Path) -> None:
+    """A vocabulary of bytes has three tokens for an umbrella and four for a face."""
+    scorer: Any = polyrank.load(LAYOUTS["Roberta encoder, lower case and prompts"](tmp_path), device="cpu")
+    context, reply = Context(("my ☂ is ☂☂ down", "😀", "did the wifi 你好 help")), "hello ☂ thanks 😀😀 ☂"
+    for spans in (context_spans(scorer.texts, context)[1], candidate_spans(scorer.texts, reply)[1]):
+        assert max(Counter(span for span in spans if span).values()) >= 3
+    why = explain(scorer, context, reply)
+    check_form(why, context, reply)
+    check_sums(why, float(scorer.score([context], [[reply]])[0][0]))
+    assert why.candidate.exact
+    assert [len(turn.tokens) for turn in why.turns][1] == 1
+    letters = [token.text for text in (*why.turns, why.candidate) for token in text.tokens if token.text in "☂😀你好"]
+    assert letters == ["☂", "☂", "☂", "😀", "你", "好", "☂", "😀", "😀", "☂"]
 
 
 def test_truncated_turns_have_no_share(tiny_backbone: Path) -> None:
@@ -496,7 +522,33 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     why = explain(mixed, context, REPLY)
     check_form(why, context, REPLY)
     assert not why.exact
+    assert not why.candidate.exact
     assert total((*why.turns, *why.background)) + why.rest == pytest.approx(why.score, rel=1e-4)
+
+
+def test_a_sum_reads_what_any_part_reads(tiny_backbone: Path) -> None:
+    long, short = (
+        scorer_of(tiny_backbone, LINEAR["bi mean"], replace(POLICY, max_context_tokens=n, max_candidate_tokens=m))
+        for n, m in ((40, 5), (6, 9))
+    )
+    context, reply = Context(("hello hi", "my wifi is down", "thanks")), "please restart it the red router"
+    alone = [explain(scorer, context, reply) for scorer in (long, short)]
+    assert [[turn.read for turn in why.turns] for why in alone] == [[True, True, True], [False, True, True]]
+    for parts in ((long, short), (short, long)):
+        why = explain(sum_of(*((part, 1.0) for part in parts)), context, reply)
+        check_form(why, context, reply)
+        assert all(turn.read and all(token.read for token in turn.tokens) for turn in why.turns)
+        assert all(token.read for token in why.candidate.tokens)
+
+
+def test_a_page_colours_tokens_by_the_largest_share_of_any_text() -> None:
+    """A share is shown in the same colour in every text."""
+    texts = tuple(TextShare(str(n), 0.0, (TokenShare("x", 0, 1, share),)) for n, share in enumerate((0.5, 4.0, -1.0)))
+    side = CandidateShare("x", (TokenShare("x", 0, 1, -4.0),), 0.0, "sum", True)
+    for turns, background in ((texts, ()), (texts[1:], texts[:1]), ((), texts), (texts[:1], ())):
+        page = Explanation(1.0, "sum", True, turns, background, 0.0, side)._repr_html_()
+        wanted = [shares(one.text, [(0, 1, one.tokens[0].share)], 4.0) for one in (*background, *turns, side)]
+        assert re.findall(r"</b> (.*?)</p>", page) == wanted
 
 
 def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -> None:

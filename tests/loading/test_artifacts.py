@@ -116,6 +116,24 @@ def test_weights_of_a_base_are_left_out_and_scores_stay_bit_equal(
     assert load(tmp_path / "other" / "part").fingerprint == fingerprint
 
 
+def test_weights_that_differ_from_those_of_a_base_in_one_bit_are_stored(
+    encoder_and_late: tuple[Path, Any, Any, Any], tmp_path: Path
+) -> None:
+    base, late, texts, config = encoder_and_late
+    frozen = {name: parameter for name, parameter in late.named_parameters() if not parameter.requires_grad}
+    names = [name for name in frozen if name.endswith(("word_embeddings.weight", "key.weight", "LayerNorm.bias"))]
+    with torch.no_grad():
+        for name in names:
+            row = frozen[name].view(-1)[-1:]
+            row.copy_(torch.nextafter(row, row + 1))
+    save_model(tmp_path / "part", late, texts, config, base=str(base))
+    with safe_open(tmp_path / "part" / "model.safetensors", "pt") as file:
+        assert {name for name in file.keys() if name in frozen} == {*names}  # noqa: SIM118  # no dict
+    stored = load_model(tmp_path / "part").model.stored()
+    for name, tensor in late.stored().items():
+        assert torch.equal(stored[name], tensor), name
+
+
 def test_a_base_that_has_changed_is_refused(
     encoder_and_late: tuple[Path, Any, Any, Any], tiny_backbone: Path, tmp_path: Path
 ) -> None:

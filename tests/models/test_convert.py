@@ -12,7 +12,7 @@ import torch
 from convert_models import ABLATIONS, BATCH, CONTEXTS, CORPUS, OTHERS, POLICY, REPLIES, TINY, Array, make, step_of
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.models import new_model
+from polyrank.models import Convert, new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.convert.quantization import from_eight_bits
 from polyrank.models.start import start_model
@@ -167,6 +167,32 @@ def test_without_earlier_turns_only_the_immediate_context_counts() -> None:
     torch.testing.assert_close(found.both, found.immediate)
 
 
+def test_a_context_has_earlier_turns_if_the_network_reads_some() -> None:
+    model, texts, _ = make()
+    end = [texts.subwords.boundary_id]
+    contexts = [("wifi",), ("hi", "wifi"), ("", "wifi"), ("hi", ""), ("", ""), ("hi", "", "wifi"), ()]
+    rows = [[*texts.context_ids(Context(turns))] for turns in contexts] + [[1], [1, *end], [1, *end, 2], end, []]
+    found = model.eval().context_encodings(pad(rows, pad_id=0)).has_earlier.tolist()
+    assert [model.has_earlier(row) for row in rows] == found
+    assert found[:3] == [False, True, False]
+    assert found[-5:] == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_equal_sides_are_those_of_contexts_replies_and_earlier_turns(equal: bool) -> None:
+    config = dataclasses.replace(TINY, equal_sides=equal)
+    model = new_model(config, POLICY, seed=1, sample=(), corpus=CORPUS)[0]
+    assert isinstance(model, Convert)
+    weights = [
+        [tuple(weight.flatten().tolist()) for weight in (side.layers[0].weight, side.output.weight)]  # type: ignore[union-attr, operator]  # of linear maps
+        for side in (model.context_side, model.response_side, model.earlier_side)
+        if side is not None
+    ]
+    assert len(weights) == 3
+    assert [one == weights[0] for one in weights] == [True, equal, equal]
+    assert len({id(side) for side in (model.context_side, model.response_side, model.earlier_side)}) == 3
+
+
 def test_equal_sides_start_from_word_similarity() -> None:
     config = dataclasses.replace(TINY, equal_sides=True, combination="mean")
     model, texts, _ = new_model(config, POLICY, seed=1, sample=(), corpus=CORPUS)
@@ -223,6 +249,18 @@ def test_text_settings_of_another_kind_are_refused(tiny_backbone: Path) -> None:
         new_model(TINY, TextPolicy(), seed=1, sample=())
     with pytest.raises(ConfigError, match="ConveRT"):
         new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=())
+
+
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.4])
+def test_a_training_may_have_another_dropout_and_none_at_all(dropout: float | None) -> None:
+    model, _, config = new_model(
+        dataclasses.replace(TINY, dropout=0.2), POLICY, seed=1, sample=(), corpus=CORPUS, dropout=dropout
+    )
+    assert isinstance(model, Convert)
+    assert isinstance(config, ConvertConfig)
+    wanted = 0.2 if dropout is None else dropout
+    assert [model.dropout, *(layer.dropout for layer in model.layers)] == [wanted] * (1 + len(model.layers))
+    assert config.dropout == 0.2
 
 
 def test_a_vocabulary_with_other_buckets_is_refused(tmp_path: Path) -> None:

@@ -23,11 +23,12 @@ from polyrank.models.backbone import empty_backbone, load_backbone
 from polyrank.models.bi_encoder import Tower
 from polyrank.models.build import fit_output_scale, grow_embeddings, resolve
 from polyrank.models.foreign.files import _routed, read_pooling
-from polyrank.models.foreign.networks import SentenceEncoder
+from polyrank.models.foreign.networks import SentenceEncoder, positive_label
+from polyrank.models.foreign.rerankers import prompting_of
 from polyrank.models.hugging_face import max_positions
 from polyrank.models.published import read_published
 from polyrank.models.scoring import scores
-from polyrank.models.sentence_layers import build_layer
+from polyrank.models.sentence_layers import build_layer, without_last_units
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
@@ -42,6 +43,7 @@ CONTEXTS = [
     Context(("x",)),
 ]
 REPLIES = ["thanks", "restart the router", "", "the bill is too high", "a b c d e f g h i j k l m n"]
+HEAD_DROPOUTS = ("qa_dropout", "seq_classif_dropout", "classifier_dropout", "classifier_dropout_prob")
 VARIANTS: list[dict[str, Any]] = [
     {"codes": "learnt"},
     {"codes": "first"},
@@ -172,6 +174,13 @@ def test_code_initialisations(tiny_backbone: Path) -> None:
     assert abs(float(codes.mean())) < 0.002
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_learned_codes_near_zero_have_a_rate_of_their_own(tiny_backbone: Path, variant: dict[str, Any]) -> None:
+    for start in ("uniform", "normal", "near_zero"):
+        model, _ = make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=2, code_init=start, **variant))
+        assert model.new_rate == (25 if (variant["codes"], start) == ("learnt", "near_zero") else 1)
+
+
 def test_reduction_tokens_of_another_reduction_are_named(
     tiny_backbone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,6 +309,55 @@ def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: P
     assert resolve(BiConfig(), cosine) == BiConfig(reduction="mean", match_self_score=20.0, normalize=True)
     assert resolve(BiConfig(), dataclasses.replace(cosine, name="embedded")).normalize is False  # type: ignore[union-attr]
     assert resolve(PolyConfig(), cosine).normalize is False  # type: ignore[union-attr]
+    others: list[tuple[Reduction, ...]] = [("mean", "max"), ("max", "mean"), ("max",), ("first",), ()]
+    for poolings in others:  # only the mean of the outputs is the vector that codes near zero start from
+        other = dataclasses.replace(pooled, poolings=poolings)
+        assert resolve(PolyConfig(reduction="mean"), other).code_init == "uniform"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("context", "candidate", "told"), [(40, 40, 0), (41, 8, 1), (8, 41, 1), (90, 90, 1)])
+def test_a_budget_above_the_length_of_a_models_training_is_reported(
+    context: int, candidate: int, told: int, mean_pooled_backbone: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = dataclasses.replace(read_published(str(mean_pooled_backbone)), name="it", max_tokens=40)
+    policy = TextPolicy(max_context_tokens=context, max_candidate_tokens=candidate)
+    for config in (BiConfig(reduction="mean", normalize=True), CrossConfig()):
+        caplog.clear()
+        known.report_left_out(config, policy)
+        dataclasses.replace(known, max_tokens=None).report_left_out(config, policy)
+        dataclasses.replace(known, name="embedded").report_left_out(config, policy)
+        assert caplog.messages == ["the training starts from it without its limit of 40 tokens"] * told
+
+
+@pytest.mark.parametrize(
+    ("labels", "label"),
+    [
+        (["x"], 0), (["no", "yes"], 1), (["YES", "No"], 0), (["not_entailment", "Entailment"], 1), (["a", "b"], None),
+        (["yes", "true"], None), (["no", "yes", "maybe"], None), (["LABEL_0", "LABEL_1"], 1), (["0", "1"], 1),
+    ],
+)  # fmt: skip
+def test_the_score_is_that_of_the_label_of_pairs_that_belong_together(labels: list[str], label: int | None) -> None:
+    assert positive_label(dict(enumerate(labels))) == label
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "token"),
+    [
+        ("Qwen3-Reranker-0.6B", {"model_type": "qwen3"}, "yes"),
+        ("my-QWEN3-RERANKER", {"model_type": "qwen3"}, "yes"),
+        ("Qwen3-Reranker-0.6B", {"model_type": "gemma"}, None),
+        ("models--BAAI--bge-reranker-v2-gemma/snapshots/0a1b", {"model_type": "gemma"}, "Yes"),
+        ("bge-reranker-v2-gemma/inner", {"model_type": "gemma"}, None),
+        ("m", {"model_type": "gemma", "_name_or_path": "BAAI/BGE-Reranker-v2-Gemma"}, "Yes"),
+        ("m", {"model_type": "gemma"}, None),
+    ],
+)
+def test_a_language_model_is_known_by_its_type_and_a_name(
+    path: str, settings: dict[str, str], token: str | None, tmp_path: Path
+) -> None:
+    """The name is that of the folder, of the cache of the Hub, or in config.json."""
+    found = prompting_of(tmp_path / "x" / "y" / path, settings)
+    assert (found and found.token) == token
 
 
 def test_a_folder_records_its_pooling(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -417,6 +475,23 @@ def test_dropout_is_the_backbones_or_the_requested_one(tiny_backbone: Path, drop
     assert shares == {0.1 if dropout is None else dropout}
 
 
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "modernbert", "t5", "albert", "falcon"])
+def test_every_dropout_of_a_network_is_the_requested_one(kind: str) -> None:
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+             "intermediate_size": 8, "dim": 8, "hidden_dim": 8, "n_layers": 1, "n_heads": 1, "embedding_size": 8,
+             "d_model": 8, "d_kv": 8, "d_ff": 8, "num_layers": 1, "pad_token_id": 0}  # fmt: skip
+    backbone = empty_backbone({"model_type": kind, **sizes}, dropout=0.3)
+    stated = {
+        name: value
+        for name, value in backbone.config.to_dict().items()
+        if "dropout" in name and name not in HEAD_DROPOUTS and isinstance(value, float)
+    }
+    assert stated
+    assert {*stated.values()} == {0.3}
+    shares = {module.p for module in backbone.modules() if isinstance(module, torch.nn.Dropout)}
+    assert shares == {0.3}
+
+
 def test_the_seed_determines_only_codes_and_heads(tiny_backbone: Path) -> None:
     torch.manual_seed(11)
     before = torch.random.get_rng_state()
@@ -492,6 +567,15 @@ def test_a_tower_has_the_dimension_of_its_last_layer_that_changes_it(
     tower = Tower(backbone, projection_dim, 1.0, layers=layers)
     vectors = tower.finish(torch.ones(4, backbone.dimension))
     assert vectors.shape == (4, tower.dimension) == (4, projection_dim or n_in)
+
+
+def test_all_normalizations_at_the_end_are_left_out() -> None:
+    dense = build_layer({"kind": "Dense", "n_in": 3, "n_out": 3, "bias": True, "residual": False, "adds_inputs": False,
+                         "activation": "Tanh"})  # fmt: skip
+    unit, norm = build_layer({"kind": "Normalize"}), build_layer({"kind": "LayerNorm", "n_out": 3})
+    for kept in ([], [dense], [norm], [unit, dense], [unit, unit, norm]):
+        for n in range(4):
+            assert without_last_units([*kept, *[unit] * n]) == kept
 
 
 def test_the_most_particular_route_of_a_side_is_taken(tmp_path: Path) -> None:

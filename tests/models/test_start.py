@@ -2,7 +2,9 @@
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +12,14 @@ import torch
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ConfigError, PolyrankError
 from polyrank.models import BiEncoder, Network, PolyEncoder, new_model
-from polyrank.models.artifacts import save_model
+from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.start import start_model, transfer_weights
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
+
+from layouts import LAYOUTS
+
+T5_TABLES = ("shared.weight", "embed_tokens.weight")
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 OTHER_TURNS = TextPolicy(max_context_tokens=24, max_candidate_tokens=8, new_tokens=("[TURN]",), turn_separator="[TURN]")
 REPLIES = ["hello router", "my wifi is down", "thanks", "restart the router please"]
@@ -97,6 +104,36 @@ def test_a_start_with_fewer_words_keeps_its_embeddings(tiny_backbone: Path, tmp_
     assert not any(torch.equal(new[-1], row) for row in old)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_table_of_words_with_two_names_is_stored_once_and_grows_under_both(shared: bool, tmp_path: Path) -> None:
+    """T5 calls its table ``shared`` and ``embed_tokens``; each tower has its own, or both have the same."""
+    folder = LAYOUTS["T5 encoder"](tmp_path)
+    start = BiConfig(reduction="mean", shared_towers=shared)
+    source = trained(start, folder, tmp_path / "model")
+    stored = source.stored()
+    assert len({tensor.data_ptr() for tensor in stored.values()}) == len(stored)
+    assert sum(name.endswith(T5_TABLES) for name in stored) == (1 if shared else 2)
+
+    def tables(model: Network) -> dict[str, torch.Tensor]:
+        return {name: tensor for name, tensor in model.state_dict().items() if name.endswith(T5_TABLES)}
+
+    def n_tables(model: Network) -> int:
+        return len({tensor.data_ptr() for tensor in tables(model).values()})
+
+    again = load_model(tmp_path / "model").model
+    assert again.state_dict().keys() == source.state_dict().keys()
+    for name, tensor in source.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+    model, texts, _ = start_model(on(start, folder), OTHER_TURNS, seed=1, sample=REPLIES, start=tmp_path / "model")
+    for one in (source, again, model):
+        assert len(tables(one)) == 4
+        assert n_tables(one) == (1 if shared else 2)
+    for name, new in tables(model).items():
+        old = source.state_dict()[name]
+        assert len(new) >= len(texts.subwords)  # type: ignore[arg-type]  # texts of a backbone
+        assert torch.equal(new[: len(old)], old), name
+
+
 def test_a_start_on_another_backbone_needs_the_requested_one(tiny_backbone: Path, tmp_path: Path) -> None:
     trained(STARTS["bi"], tiny_backbone, tmp_path / "model")
     with pytest.raises(PolyrankError, match="nowhere"):
@@ -149,6 +186,31 @@ def test_a_budget_for_a_dropped_background_is_named(
     policy = dataclasses.replace(POLICY, background="drop", max_background_tokens=most)
     start_model(on(STARTS["bi"], tiny_backbone), policy, seed=1, sample=REPLIES, start=tmp_path / "model")
     assert caplog.messages == [] if fits else ["settings without effect on this model: text.max_background_tokens"]
+
+
+@pytest.mark.parametrize("reduction", ["first", "sqrt_n", "mean"])
+def test_an_encoder_that_leaves_its_reduction_out_inherits_a_mean(
+    tiny_backbone: Path, tmp_path: Path, reduction: Any
+) -> None:
+    """Others were a choice of that training, and do not make its transformer a sentence encoder."""
+    trained(BiConfig(reduction=reduction, output_scale=0.5), tiny_backbone, tmp_path / "model")
+    is_mean = reduction == "mean"
+    for goal in (BiConfig(), PolyConfig(n_codes=4)):
+        resolved = start_model(on(goal, tiny_backbone), POLICY, seed=1, sample=REPLIES, start=tmp_path / "model")[2]
+        assert isinstance(resolved, BiConfig)
+        assert (resolved.reduction, resolved.match_self_score) == (("mean", 20.0) if is_mean else ("first", None))
+        if isinstance(resolved, PolyConfig):
+            assert resolved.code_init == ("near_zero" if is_mean else "uniform")
+
+
+def test_a_start_provides_the_prompts_that_are_not_set(tiny_backbone: Path, tmp_path: Path) -> None:
+    before = dataclasses.replace(POLICY, context_prefix="my ", candidate_prefix="the ")
+    trained(STARTS["bi"], tiny_backbone, tmp_path / "model", before)
+    for given in ({}, {"context_prefix": "hi "}, {"candidate_prefix": "hi "}, {"context_prefix": ""}):
+        policy = dataclasses.replace(POLICY, **given)  # type: ignore[arg-type]
+        model = start_model(on(STARTS["bi"], tiny_backbone), policy, seed=1, sample=REPLIES, start=tmp_path / "model")
+        wanted = {"context_prefix": "my ", "candidate_prefix": "the "} | given
+        assert model[1].policy == dataclasses.replace(before, **wanted)  # type: ignore[type-var]
 
 
 def test_a_start_provides_its_added_tokens(tiny_backbone: Path, tmp_path: Path) -> None:

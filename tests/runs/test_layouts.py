@@ -26,6 +26,7 @@ from polyrank.scorers.exported import export_to_sentence_transformers
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 
 from layouts import (
+    BYTES,
     DECODER,
     DOCUMENTS,
     LAYOUTS,
@@ -33,13 +34,17 @@ from layouts import (
     QUERIES,
     REFUSED,
     RERANKER,
+    WORDS,
+    Normalize,
     Pooling,
     SentenceTransformer,
     Transformer,
     difference,
     edited,
+    encoder,
     network,
     plain_pairs,
+    routed,
     theirs,
     tokenizer,
 )
@@ -177,6 +182,48 @@ def test_two_towers_are_exported_as_a_router(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, theirs(tmp_path / "out"), rtol=1e-5, atol=1e-5)
     again = load(tmp_path / "out", device="cpu")
     np.testing.assert_allclose(np.stack(again.score(QUERIES, [DOCUMENTS] * 4)), found, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("query", "document"),
+    [
+        (["BertModel", WORDS, Pooling(32, "mean")], ["RobertaModel", BYTES, Pooling(32, "mean", include_prompt=False)]),
+        (["RobertaModel", BYTES, Pooling(32, "mean", include_prompt=False)], ["BertModel", WORDS, Pooling(32, "mean")]),
+        (["BertModel", {"pad_token": "<far>"}, Pooling(32, "mean")], ["Static", WORDS]),
+    ],
+)
+def test_each_side_of_a_router_has_its_own_prompt_and_padding(
+    query: list[Any], document: list[Any], tmp_path: Path
+) -> None:
+    """The prompts have other lengths, and the last padding is no word of the other side."""
+    prompts = {"query": "the query: ", "document": "passage of a text, which is long: "}
+    folder = routed(tmp_path, query, document, Normalize(), prompts=prompts)
+    assert difference(folder) <= 1e-5
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("modules", [[], [Normalize()], [Normalize(), Normalize()]], ids=len)
+def test_vectors_are_cut_after_their_normalization(similarity: str, modules: list[Any], tmp_path: Path) -> None:
+    others = {"text": WORDS, "similarity_fn_name": similarity, "truncate_dim": 12}
+    assert difference(encoder(tmp_path, "BertModel", Pooling(32, "mean"), *modules, **others)) <= 1e-5
+
+
+def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> None:
+    """Of either side of a Router, whose weights are all the same."""
+    words = ["BertModel", WORDS]
+    ways: list[tuple[list[Any], list[Any], dict[str, Any]]] = [
+        ([Pooling(32, "mean")], [Pooling(32, "mean")], {}),
+        ([Pooling(32, "max")], [Pooling(32, "mean")], {}),
+        ([Pooling(32, "mean")], [Pooling(32, "max")], {}),
+        ([Pooling(32, "mean")], [Pooling(32, "mean"), Normalize()], {"similarity_fn_name": "dot"}),
+        ([Pooling(32, "mean")], [Pooling(32, "mean")], {"truncate_dim": 12}),
+        ([Pooling(32, "mean")], [Pooling(32, "mean")], {"truncate_dim": 16}),
+    ]
+    found = [
+        load(routed(tmp_path / str(n), [*words, *query], [*words, *document], **others), device="cpu").fingerprint
+        for n, (query, document, others) in enumerate(ways)
+    ]
+    assert len({*found}) == len(ways)
 
 
 def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:

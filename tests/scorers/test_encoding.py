@@ -418,6 +418,24 @@ def test_a_cache_that_is_not_full_keeps_everything(simple: EncoderScorer) -> Non
     assert n_encoded == 4
 
 
+def test_texts_above_the_longest_are_encoded_each_time(simple: EncoderScorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a hundred thousand documents would stay in memory."""
+    monkeypatch.setattr("polyrank.scorers.encoder.LONGEST", 6)
+    sizes: list[int] = []
+
+    def count(arrays: Any) -> list[Any]:
+        sizes.append(len(arrays["ids"]))
+        return [rows_of(arrays)]
+
+    simple.model.candidates = count
+    texts = ["a", "wifi is", "wifi a", "", "my bill is", "wifi is"]  # of 1, 7, 6, 0 and 10 characters
+    first = simple.encode_candidates(texts)
+    for repeats in (1, 2):
+        np.testing.assert_array_equal(simple.encode_candidates(texts), first)
+        np.testing.assert_array_equal(*simple.encode_lists([texts[1:3], texts[1:3]]))
+        assert sum(sizes) == 5 + repeats * (2 + 1 + 1)
+
+
 def test_texts_of_similar_length_share_a_batch_longest_first() -> None:
     assert token_batches([1, 5, 3, 5, 2], max_tokens=10) == [[1, 3], [2, 4, 0]]
     assert token_batches([0, 0, 0], max_tokens=2) == [[0, 1], [2]]  # an empty text counts as one token

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageEr
 from polyrank.loading.models import Backend, export_folder
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
+from polyrank.models.backbone import Backbone
 from polyrank.records import Context, Example
 from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.cross import CrossScorer
@@ -33,6 +35,7 @@ from polyrank.scorers.exported import (
 )
 from polyrank.scorers.exported.agreement import agreement, worst_cosine
 from polyrank.scorers.exported.folder import write_manifest
+from polyrank.scorers.exported.graphs import _length
 from polyrank.scorers.exported.sessions import open_session
 from polyrank.scorers.open import load, load_encoder
 from processes import run
@@ -359,6 +362,10 @@ def test_agreement_of_two_rankings_by_hand() -> None:
     alike = agreement(reference, other, lists)  # type: ignore[arg-type]
     # the best two of four: {p, q} and {p, r}, then {s, r} and {p, s}; the second list's best is wrong
     assert alike == Agreement(2, 1.0, 0.5, 0.5)
+    unknown = [Example(("c",), ("p", "q", "r", "s"), ()), *lists]  # counts only for the overlap
+    reference, other = Fixed([1, 2, 3, 4], *reference.rows), Fixed([1, 2, 3, 4], *other.rows)  # type: ignore[arg-type]
+    assert agreement(reference, other, unknown) == Agreement(3, 1.0, 0.5, pytest.approx(2 / 3))  # type: ignore[arg-type]
+    reference, other = (Fixed(*one.rows[1:]) for one in (reference, other))  # type: ignore[arg-type]
     assert not alike.kept
     assert Agreement(200, 0.5, 0.495, 0.9).kept
     assert not Agreement(200, 0.5, 0.49, 1.0).kept
@@ -467,6 +474,18 @@ def test_quantizing_does_not_change_logging(tmp_path: Path, tiny_backbone: Path)
         "candidates.onnx",
         "export.json",
     ]
+
+
+@pytest.mark.parametrize(("n_codes", "longest", "length"), [(0, 128, 16), (4, 128, 16), (14, 128, 16), (15, 128, 17),
+                                                            (60, 128, 62), (60, 40, 40), (0, 8, 8)])  # fmt: skip
+def test_more_tokens_are_traced_than_there_are_codes(
+    n_codes: int, longest: int, length: int, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the graph would cut the number of codes to that of the tokens; no network gets too many tokens."""
+    config: Any = PolyConfig(n_codes=n_codes) if n_codes else BiConfig()
+    model: Any = new_model(replace(config, backbone=str(tiny_backbone)), None, seed=1, sample=["hi"])[0]
+    monkeypatch.setattr(Backbone, "max_positions", longest)
+    assert _length(model) == length
 
 
 def test_agreement_compares_the_ten_best_or_half_of_few() -> None:

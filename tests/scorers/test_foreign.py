@@ -15,6 +15,7 @@ import pytest
 import sentencepiece
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -226,6 +227,40 @@ def test_lengths_come_from_the_files_unless_set(network: Any, tmp_path: Path) ->
         load(folder, max_candidate_tokens=65)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "wanted"),
+    [({}, (20, 20)), ({"query_length": 7}, (7, 20)), ({"document_length": 9}, (20, 9)),
+     ({"query_length": 7, "document_length": 9}, (7, 9))],
+)  # fmt: skip
+def test_each_side_may_have_its_own_length(bi: Path, lengths: dict[str, int], wanted: tuple[int, int]) -> None:
+    edited(bi, "sentence_bert_config.json", lambda values: values | {"max_seq_length": 20} | lengths)
+    long = " ".join(DOCUMENTS * 3)
+
+    def sizes(**settings: int) -> tuple[int, int]:
+        texts: Any = load(bi, device="cpu", **settings).networks[0].texts  # type: ignore[arg-type]
+        return len(texts.context_ids(Context((long,)))), len(texts.candidate_ids(long))
+
+    assert sizes() == wanted
+    assert sizes(max_context_tokens=12) == (12, wanted[1])
+    assert sizes(max_candidate_tokens=30) == (wanted[0], 30)
+
+
+def test_a_dense_layer_without_an_activation_has_a_tanh(bi: Path) -> None:
+    scores = load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS)
+    for name in (None, "tanh"):  # written by old versions of the library
+        edited(bi, "2_Dense/config.json", lambda values, name=name: values | {"activation_function": name})
+        np.testing.assert_array_equal(load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS), scores)
+
+
+def test_a_classifier_that_states_no_labels_has_the_two_of_its_library(network: Any) -> None:
+    folder = network("Bert", "ForSequenceClassification", num_labels=2)
+    before = load(folder, device="cpu").score(QUERIES, [DOCUMENTS] * len(QUERIES))
+    names = ("id2label", "label2id", "num_labels")
+    edited(folder, "config.json", lambda values: {key: values[key] for key in values if key not in names})
+    for row, wanted in zip(load(folder, device="cpu").score(QUERIES, [DOCUMENTS] * len(QUERIES)), before, strict=True):
+        np.testing.assert_array_equal(row, wanted)
+
+
 def test_texts_are_lower_cased_if_the_files_require_it(network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network("Roberta"), Pooling(32)), tmp_path / "m")
     quiet, loud = DOCUMENTS[:1], [DOCUMENTS[0].upper()]
@@ -422,6 +457,10 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("config.json", lambda v: v | {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantized by bitsan"),
         ("config.json", lambda v: v | {"quantization_config": {}}, "quantized by another library"),
         *(
+            ("sentence_bert_config.json", lambda v, key=key: v | {key: 0}, f"has {key} = 0, not a number of tokens")
+            for key in ("max_seq_length", "query_length", "document_length")
+        ),
+        *(
             (
                 "config.json",
                 lambda v, kind=kind: v | {"model_type": kind},
@@ -506,6 +545,22 @@ def test_missing_heads_are_never_initialized_randomly(network: Any) -> None:
         load(one, backend="onnx")
     with pytest.raises(ArtifactError, match=r"is a Hugging Face model, .* needs a polyrank model folder"):
         load_model(one)
+
+
+@pytest.mark.parametrize("part", ["pooler.dense.weight", "classifier.bias", "encoder.layer.1.output.dense.weight"])
+def test_a_classifier_with_a_missing_part_is_refused(part: str, network: Any) -> None:
+    """A pooler, too: its scores depend on it, unlike the vectors of an encoder, which leaves its pooler out."""
+    for kind, is_read in (("ForSequenceClassification", False), ("Model", part.startswith("pooler"))):
+        folder = network("Bert", kind, **({"num_labels": 1} if "For" in kind else {}))
+        tensors = load_file(folder / "model.safetensors")
+        if len(left := {name: tensor for name, tensor in tensors.items() if not name.endswith(part)}) == len(tensors):
+            continue
+        save_file(left, folder / "model.safetensors", {"format": "pt"})
+        if is_read:
+            assert load(f"untuned:{folder}", device="cpu").fingerprint
+            continue
+        with pytest.raises(ArtifactError, match=rf"do not fit a Bert.*{re.escape(part)}"):
+            load(folder if "For" in kind else f"untuned:{folder}", device="cpu")
 
 
 def test_polyrank_models_are_distinguished_from_foreign_ones(bi: Path, tmp_path: Path) -> None:

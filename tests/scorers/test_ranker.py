@@ -156,6 +156,20 @@ def test_a_saved_ranker_has_the_same_bits(tmp_path_factory: pytest.TempPathFacto
         np.testing.assert_array_equal(before, after)
 
 
+def test_a_saved_ranker_names_folders_from_its_own(tmp_path: Path) -> None:
+    """Wherever its figures name them, so that a tree of folders can be moved."""
+    one, other = str(tmp_path / "models" / "one"), str(tmp_path / "rankers" / "other")
+    figures = {"model": one, "pair": (one, other), "lists": [[one], ({"of": (other, 3, None)},)], "n": 2.5}
+    for folder in (one, other):
+        Path(folder).mkdir(parents=True)
+    ranker_of(["bi"], figures=figures).save(tmp_path / "rankers" / "r")
+    assert str(tmp_path) not in (tmp_path / "rankers" / "r" / "ranker.json").read_text("utf-8")
+    one, other = "../../models/one", "../other"
+    assert load_ranker(tmp_path / "rankers" / "r", MODELS.__getitem__).figures == {
+        "model": one, "pair": [one, other], "lists": [[one], [{"of": [other, 3, None]}]], "n": 2.5,
+    }  # fmt: skip
+
+
 @given(SUBSETS)
 @settings(max_examples=15)
 def test_explanations_add_up_to_the_score(names: list[str]) -> None:
@@ -242,6 +256,46 @@ def test_counts_of_candidates_take_the_place_of_those_of_their_texts() -> None:
     assert changed["0"] - plain["0"] == pytest.approx(0.3 * (np.log1p(50) - np.log1p(was)), abs=1e-5)
     assert {id_: changed[id_] for id_ in "12345"} == pytest.approx({id_: plain[id_] for id_ in "12345"}, abs=1e-5)
     assert Ranker([part("bi"), (COUNTS, (0.5,)), (COUNTS, (0.25,))]).prior == 0.75
+
+
+def test_two_terms_of_counts_add_up_everywhere() -> None:
+    """Also for candidates of which some have a count, and without an encoder."""
+    others = Counts.of({text: 1 + i for i, text in enumerate(TEXTS)})
+    logs = [np.log1p(counts.of_texts(TEXTS)) for counts in (COUNTS, others)]
+    for first in (part("bi"), part("words")):
+        ranker, alone = Ranker([first, (COUNTS, (0.5,)), (others, (0.25,))]), Ranker([first])
+        wanted = alone.score(["my wifi"], [TEXTS])[0] + 0.5 * logs[0] + 0.25 * logs[1]
+        np.testing.assert_allclose(ranker.score(["my wifi"], [TEXTS])[0], wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(ranker.score_pool(["my wifi", "hi"], TEXTS)[0], wanted, rtol=1e-5, atol=1e-5)
+        given = {1: 0, 4: 70}
+        candidates = [
+            Candidate(str(i), text, {"count": given[i]} if i in given else {}) for i, text in enumerate(TEXTS)
+        ]
+        plain = alone.score(["my wifi"], [TEXTS])[0]
+        for reply in ranker.rank("my wifi", candidates):
+            i = int(reply.id)
+            if i in given:
+                assert reply.score == pytest.approx(float(plain[i] + 0.75 * np.log1p(given[i])), abs=1e-5)
+
+
+def test_a_ranker_opens_each_model_once_and_reads_weights_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranker = ranker_of(["bi", "hubs", "words"])
+    ranker.save(tmp_path / "r")
+    opened: list[str] = []
+
+    def load(name: str) -> Scorer:
+        opened.append(name)
+        return WordEncoder(name, 1)
+
+    loaded = load_ranker(tmp_path / "r", load)
+    assert opened == ["bi"]
+    assert len({id(one) for term in loaded.parts for one in term.parts}) == 1
+    # a version with one more feature, which has another order
+    monkeypatch.setattr(Words, "features", ("echo", "new", "match", "earlier", "overlap"))
+    weights = {str(weighed.term.name): weighed.weights for weighed in load_ranker(tmp_path / "r", load).terms}
+    assert weights["words"] == (-1.0, 0.0, 0.2, -0.1, 0.7)
 
 
 class Lengths(ReplyTerm):  # without a kind, so that no ranker of another test finds it
@@ -461,3 +515,5 @@ def test_a_span_within_another_ends_no_reading() -> None:
     read = reader([Span("turn", 0, 0, 9), Span("turn", 0, 2, 4), Span("turn", 1, 0, 3), None])
     assert [read("turn", 0, start, end) for start, end in ((5, 8), (8, 12), (9, 12))] == [True, True, False]
     assert (read("turn", 1, 2, 5), read("turn", 2, 0, 1)) == (True, False)
+    read = reader([Span("turn", 0, 1, 2), Span("turn", 0, 3, 4)])  # between them are letters that touch both
+    assert [read("turn", 0, start, start + 1) for start in range(5)] == [False, True, False, True, False]

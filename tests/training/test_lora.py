@@ -83,6 +83,20 @@ def test_adapters_start_at_the_loaded_scores_and_are_merged(kind: Any, tiny_back
     torch.testing.assert_close(compute(tokens), after, atol=1e-4, rtol=1e-4)  # type: ignore[operator]
 
 
+def test_the_seed_draws_the_adapters_and_nothing_else(tiny_backbone: Path) -> None:
+    def adapters(seed: int) -> dict[str, torch.Tensor]:
+        model = new_model(BiConfig(backbone=str(tiny_backbone)), None, seed=1, sample=DOCUMENTS)[0]
+        torch.manual_seed(seed + 9)
+        before = torch.random.get_rng_state()
+        add_adapters(model, 2, seed=seed)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        return {name: parameter for name, parameter in model.named_parameters() if ".lora_A." in name}
+
+    one, again, other = map(adapters, (1, 1, 2))
+    assert len({tuple(tensor.flatten().tolist()) for tensor in (*one.values(), *other.values())}) == 2 * len(one) == 48
+    assert all(torch.equal(tensor, again[name]) for name, tensor in one.items())
+
+
 def test_a_training_by_adapters_resumes_with_the_same_bits(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

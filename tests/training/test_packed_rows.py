@@ -100,6 +100,23 @@ def test_attention_without_padding_equals_the_cpus(
         assert {*counted} == {sum(LENGTHS)}
 
 
+@pytest.mark.parametrize("kernel", ["flash", "efficient"])
+def test_attention_without_padding_has_its_own_dropout(
+    kernel: str, tiny_backbone: Path, device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the other dropouts at 0, two passes differ in training as soon as attention has a dropout."""
+    backbone, tokens = own(tiny_backbone).to("cuda").train(), pad(ROWS[:9], SEGMENTS[:9]).to(torch.device("cuda"))
+    attentions: Any = [layer.attention.self for layer in backbone.layers()]  # type: ignore[union-attr]
+    with varlen_kernels(monkeypatch, kernel) as attended:
+        for number, attention in enumerate(attentions):
+            for share in (0.0, 0.5):
+                attention.dropout.p = share
+                one, other = backbone(tokens).cpu(), backbone(tokens).cpu()
+                assert torch.equal(one, other) == (share == 0.0), (number, share)
+            attention.dropout.p = 0.0
+    assert attended
+
+
 @pytest.mark.parametrize("make", [own, foreign])
 def test_groups_of_similar_length_equal_the_cpus(
     make: Any, tiny_backbone: Path, device: SimulatedDevice, counted: list[int]

@@ -59,9 +59,14 @@ def test_the_fingerprint_depends_on_all_that_determines_a_score() -> None:
         Hubs.encoded(encoder, CONTEXTS, scale=1.0),
         Hubs.encoded(encoder, CONTEXTS, scale=2.0),
         Hubs.encoded(encoder, CONTEXTS[:2], scale=1.0),
+        Hubs.encoded(encoder, [*CONTEXTS[:2], Context(("hello",))], scale=1.0),
+        Hubs.encoded(encoder, [CONTEXTS[1], CONTEXTS[0], CONTEXTS[2]], scale=1.0),
         Hubs.encoded(WordEncoder("encoder", 2), CONTEXTS, scale=1.0),
     ]
-    assert len({term.fingerprint for term in terms}) == 4
+    vectors = np.ones((2, 2, encoder.dimension), np.float32)
+    masks = [[True, True], [True, True]], [[True, False], [True, True]], [[True, True], [False, True]]
+    terms += [Hubs(encoder, vectors, np.array(mask), scale=1.0) for mask in masks]
+    assert len({term.fingerprint for term in terms}) == 9
     again = Hubs.encoded(encoder, CONTEXTS, scale=1.0)
     assert again.fingerprint == terms[0].fingerprint
     assert again.contexts is not terms[2].contexts

@@ -42,9 +42,10 @@ def test_a_word_is_as_rare_as_the_texts_that_have_it_are_few() -> None:
     assert WordCounts(16, {"is": 2, "it": 2, "the": 2}) == COUNTED
     assert COUNTED.rarity("it") == np.log(16 / 2)
     assert COUNTED.rarity("wifi") == COUNTED.rarity("unknown") == np.log(16)
-    many = WordCounts.of([f"yes {n}" for n in range(20_000)] + ["no and no", "no"])
-    assert many.rarity("no") == many.rarity("17") == RAREST  # in 2 of 20,002 texts
-    assert many.counts == {"yes": 20_000}
+    often = ["maybe so"] + ["maybe", "maybe not"] * 2
+    many = WordCounts.of([f"yes {n} a{n} b{n}" for n in range(20_000)] + ["no and no", "no", *often, "maybe?"])
+    assert many.rarity("no") == many.rarity("17") == RAREST  # in 2 of 20,006 texts
+    assert many.counts == {"yes": 20_000, "maybe": 4}  # of which each has the same share, however many words there are
     assert WordCounts.of([]).rarity("yes") == 0.0
     assert WordCounts.of(["Yes", "Yes"]) == WordCounts.of(["Yes"])
 
