@@ -542,7 +542,7 @@ class Lists:
         return [(list(map(str, some)), row[some]) for some, row in zip(best, products.T, strict=True)]
 
     def fetch(self, keys: Sequence[str]) -> Block:
-        rows = np.sort(np.array(list(map(int, keys)), np.int64))
+        rows = np.array(list(map(int, keys)), np.int64)[::-1]  # in any order
         return Block(self.vectors[rows], rows)
 
 
@@ -600,6 +600,40 @@ def test_an_approximate_search_sends_one_request() -> None:
     (result,) = search_remote(context, mask, engine, 10, exact=False)
     assert engine.n_asked == 100
     assert len(result.rows) == 10
+    for mode, n_asked in (("approximate", 100), ("exact", 32)):
+        engine, query = Lists(vectors), NearestSearch(context[:, :1], mask[:, :1], 10, mode=mode)  # type: ignore[arg-type]
+        (result,) = query.of_engine(engine)
+        assert (result.exact, engine.n_asked) == (mode == "exact", n_asked)
+
+
+class Rounded(Lists):
+    """Its products are off by half of what sums of fp32 may be off, up or down."""
+
+    def __init__(self, vectors: np.ndarray, off: np.ndarray) -> None:
+        super().__init__(vectors)
+        self.off = off
+
+    def nearest(self, vectors: np.ndarray, n: int) -> list[tuple[list[str], np.ndarray]]:
+        self.n_asked = max(self.n_asked, n)
+        most = self.norm_bound() * np.linalg.norm(vectors.astype(np.float64), axis=1) * self.width * 2.0**-25
+        products = (self.stored.astype(np.float64) @ vectors.T.astype(np.float64) + self.off[:, None] * most).astype(
+            "f4"
+        )
+        best = [np.argsort(-row, kind="stable")[:n] for row in products.T]
+        return [(list(map(str, some)), row[some]) for some, row in zip(best, products.T, strict=True)]
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_proof_allows_for_the_rounding_of_the_engines_products(m: int) -> None:
+    """The best candidate is the last of the engine's list, but scores higher than those before by a rounding."""
+    vectors = np.full((90, 8), 0.5, np.float32)
+    vectors[70] = np.nextafter(np.float32(0.5), np.float32(1))
+    contexts = np.full((1, m, 8), 1.0, np.float32)
+    engine = Rounded(vectors, np.where(np.arange(90) == 70, -1.0, 0.0))
+    for n in (14, 56):  # of its lists, which do not contain the best
+        assert "70" not in engine.nearest(engine.weighing(contexts[0], 0.0), n)[0][0]
+    (result,) = search_remote(contexts, np.ones((1, m), np.bool_), engine, 1)  # type: ignore[arg-type]
+    assert (result.rows.tolist(), result.exact) == ([70], True)
 
 
 @pytest.mark.deep

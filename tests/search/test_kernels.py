@@ -765,6 +765,31 @@ def test_search_in_tiles_equals_a_plain_scan(loops: Loops) -> None:
         search(contexts, mask, [pooled(pool.vectors.copy())], 7)
 
 
+@pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
+@pytest.mark.parametrize("most", [7, 8192])
+def test_contexts_of_all_ways_share_a_scan(loops: Loops, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two contexts for each way, and candidates that are deferred in one part or in several."""
+    monkeypatch.setattr("polyrank.search.best.WAITING", most)
+    rng, d = np.random.default_rng(most), 64
+    machine = Machine(compiled=True, bf16=False)
+    names = [name for name in WAYS if WAYS[name].usable(d, machine)] * 2
+    assert {"plain tiles", "int8 tiles", "int8", "4 columns int8"} <= {*names}
+    contexts = (rng.normal(size=(len(names), 1, d)) + 0.2 * rng.normal(size=(len(names), 17, d))).astype(np.float32)
+    pool, alive = (rng.normal(size=d) + 0.01 * rng.normal(size=(700, d))).astype(np.float32), rng.random(700) < 0.8
+    shared = Block(pool, np.arange(700) + 5, alive, rng.exponential(size=700).astype(np.float32))
+    mask = np.ones(contexts.shape[:2], np.bool_)
+    wanted = search(contexts, mask, [shared], 6, ways=["plain"], compiled=False)
+    for order in (1, -1):
+        bests = [Best(vectors, 6) for vectors in contexts]
+        with torch.inference_mode():
+            scan([WAYS[name].query(best) for name, best in zip(names, bests, strict=True)][::order], shared, machine)
+        for name, best, one in zip(names, bests, wanted, strict=True):
+            found = best.result(exact=True)
+            assert found.ways == (name,)
+            np.testing.assert_array_equal(found.rows, one.rows)
+            np.testing.assert_array_equal(found.scores, one.scores)
+
+
 @by_amx
 def test_long_rows_are_bounded_in_registers_on_amx_machines(loops: Loops) -> None:
     rng = np.random.default_rng(3)

@@ -1,6 +1,7 @@
 """Search: every way of scanning equals brute force bit for bit, on random and adversarial pools; bounds hold."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from polyrank.search.blocks import as_tensor, bf16_of, norms_of
 from polyrank.search.lists import shortlist
 from polyrank.search.profile import Profile
 from polyrank.search.query import Machine
-from polyrank.search.scan import bounds_in_bf16, scan
+from polyrank.search.scan import _buffers, bounds_in_bf16, scan
 from polyrank.search.scoring import (
     mean_of,
     moments_of,
@@ -395,6 +396,106 @@ def test_a_shortlist_is_of_the_mean_the_vectors_and_the_offsets(
     few = Offered(contexts, 3)
     found = shortlist(few, block(pool, alive=only), Listed(pool, 1))
     assert (found < 3, hasattr(few, "positions")) == (True, False)
+
+
+class ListedInTurn(Listed):
+    """As many positions as it is told, for one context after the other."""
+
+    def __init__(self, vectors: Floats, lengths: list[int]) -> None:
+        super().__init__(vectors, 0)
+        self.lengths = lengths
+
+    def search(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
+        self.longest, *self.lengths = self.lengths
+        return super().search(queries, k)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_block_is_scanned_for_those_contexts_whose_list_is_too_short(seed: int) -> None:
+    """A list needs k live candidates, or all if there are fewer; each of several contexts has its own lists."""
+    rng = np.random.default_rng(seed)
+    k, lengths = 5, [[0, 1, 4, 5, 9, 30, 5], [9, 5, 30, 4, 0, 1, 4], [2, 3, 0, 3, 2, 3, 1]]
+    pools = [rng.normal(size=(n, D)).astype(np.float32) for n in (30, 30, 3)]
+    blocks = [block(pool, 100 * number) for number, pool in enumerate(pools)]
+    contexts, mask = rng.normal(size=(7, 1, D)).astype(np.float32), np.ones((7, 1), np.bool_)
+    indexes: list[Any] = [ListedInTurn(pool, of_block) for pool, of_block in zip(pools, lengths, strict=True)]
+    found = search(contexts, mask, blocks, k, mode="approximate", indexes=indexes, ways=["plain"])
+    for i, one in enumerate(found):
+        offered: dict[int, float] = {}
+        scored, whole = 0, True
+        for number, pool in enumerate(pools):
+            products, listed = pool @ contexts[i, 0], lengths[number][i]
+            is_enough = listed >= min(k, len(pool))
+            rows = np.argsort(-products)[: listed if is_enough else None]
+            offered |= {100 * number + int(row): float(products[row]) for row in rows}
+            scored, whole = scored + len(rows), whole and len(rows) == len(pool)
+        assert one.rows.tolist() == sorted(offered, key=offered.__getitem__, reverse=True)[:k]
+        assert (one.exact, one.n_scored) == (whole, scored)
+        assert {*one.ways} == {
+            "shortlist" if of[i] >= min(k, len(pools[n])) else "plain" for n, of in enumerate(lengths)
+        }
+
+
+@pytest.mark.parametrize("way", ["bf16", "2 columns", "16 columns"])
+@pytest.mark.parametrize("most", [0, 7, 60])
+def test_candidates_may_be_deferred_in_several_parts(most: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.search.best.WAITING", most)
+    monkeypatch.setattr(sys.modules["polyrank.search.scan"], "ROWS", (64, 64))
+    rng = np.random.default_rng(most)
+    pool = np.sort(rng.normal(size=(1500, 1)), 0) * 0.01 + rng.normal(size=(1, D)) + rng.normal(size=(1500, D)) * 1e-4
+    case = Case(rng.normal(size=(2, 17, D)).astype(np.float32), np.ones((2, 17), np.bool_), [], 9)
+    case.blocks += [block(pool.astype(np.float32)[:900]), block(pool.astype(np.float32)[900:], 900)]
+    same(search(case.contexts, case.mask, case.blocks, case.k, ways=[way]), case)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_contexts_that_are_scanned_in_several_ways_share_a_block(backwards: bool) -> None:
+    """Two contexts for each way, which scan together, however they are ordered."""
+    machine = Machine(compiled=False, bf16=False)
+    names = [name for name in WAYS if WAYS[name].usable(D, machine)][:: -1 if backwards else 1] * 2
+    rng = np.random.default_rng(8)
+    contexts = CONTEXTS["around a mean"](rng, len(names), 17)
+    pool, offsets = rng.normal(size=(900, D)).astype(np.float32), rng.exponential(size=900).astype(np.float32)
+    shared = block(pool, 5, rng.random(900) < 0.8, offsets)
+    bests = [Best(vectors, 6) for vectors in contexts]
+    with torch.inference_mode():
+        scan([WAYS[name].query(best) for name, best in zip(names, bests, strict=True)], shared, machine)
+    found = [best.result(exact=True) for best in bests]
+    same(found, Case(contexts, np.ones(contexts.shape[:2], np.bool_), [shared], 6))
+    assert [one.ways for one in found] == [(name,) for name in names]
+
+
+def test_threads_have_memory_of_their_own() -> None:
+    """A buffer is used again in its thread, also for other shapes, and never by two threads."""
+    kept = _buffers.take("products", 3, 4).fill_(1.0)
+    others: list[torch.Tensor] = []
+
+    def search_elsewhere() -> None:
+        others.append(_buffers.take("products", 3, 4).fill_(2.0))
+
+    for _ in range(2):
+        thread = threading.Thread(target=search_elsewhere)
+        thread.start()
+        thread.join()
+    assert (kept == 1.0).all()
+    assert all((other == 2.0).all() for other in others)
+    assert _buffers.take("products", 2, 6).data_ptr() == kept.data_ptr()
+    for shape in ((5, 4), (3, 9), (1, 1)):
+        assert _buffers.take("products", *shape).shape == shape
+    assert _buffers.take("products", 3, 4, torch.bfloat16).dtype == torch.bfloat16
+    assert _buffers.take("spare", 1, 1).data_ptr() != _buffers.take("products", 1, 1).data_ptr()
+
+
+def test_a_score_with_its_offset_is_rounded_once() -> None:
+    """Products of two numbers of 24 bits are exact in fp64."""
+    rng = np.random.default_rng(3)
+    context, pool, offsets = (rng.normal(size=(n, 1)).astype(np.float32) for n in (1, 4000, 4000))
+    wanted = (context[0].astype(np.float64) * pool + offsets).astype(np.float32)[:, 0]
+    twice = (context[0] * pool + offsets)[:, 0]
+    assert (wanted != twice).any()
+    (found,) = search(context[None], np.array([[True]]), [block(pool, offsets=offsets[:, 0])], 4000)
+    np.testing.assert_array_equal(found.scores, np.sort(wanted)[::-1])
+    np.testing.assert_array_equal(wanted[found.rows], found.scores)
 
 
 def test_each_prior_has_its_own_offsets() -> None:
