@@ -36,6 +36,7 @@ from shared_fixtures import WORDS
 from simulated import DEVICE, MAC, SimulatedDevice
 from test_index import Hashed
 from test_ranks import KINDS, curve, recipe
+from test_search import ListedInTurn
 from varlen_kernels import varlen_kernels
 
 
@@ -219,6 +220,18 @@ def test_a_block_that_does_not_fit_is_scanned_by_the_cpu(device: SimulatedDevice
     assert all(len(result.ways) > 1 and "device" in result.ways for result in results)
     (result, _) = search(contexts, mask, blocks[:1], 10, device="cuda")
     assert "device" not in result.ways
+
+
+def test_a_device_scans_a_block_only_for_contexts_whose_list_is_too_short(device: SimulatedDevice, free: Free) -> None:
+    (block, *_) = blocks_of("fp32")
+    block = replace(block, alive=None)
+    contexts = np.random.default_rng(2).normal(size=(6, 3, 16)).astype(np.float32)
+    mask = np.arange(3) < np.array([1, 2, 3, 1, 3, 2])[:, None]
+    index = ListedInTurn(block.vectors[:], lengths := [60, 3, 0, 5, 2, 60])
+    found = search(contexts, mask, [block], 10, mode="approximate", indexes=[index], device="cuda")
+    index.lengths = lengths
+    assert_equal(found, search(contexts, mask, [block], 10, mode="approximate", indexes=[index]))
+    assert [result.ways for result in found] == [("shortlist",) if n >= 10 else ("device",) for n in lengths]
 
 
 def test_a_damaged_vector_on_a_device_is_refused(device: SimulatedDevice, free: Free) -> None:

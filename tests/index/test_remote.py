@@ -629,7 +629,7 @@ def test_a_proof_allows_for_the_rounding_of_the_engines_products(m: int) -> None
     vectors = np.full((90, 8), 0.5, np.float32)
     vectors[70] = np.nextafter(np.float32(0.5), np.float32(1))
     contexts = np.full((1, m, 8), 1.0, np.float32)
-    engine = Rounded(vectors, np.where(np.arange(90) == 70, -1.0, 0.0))
+    engine = Rounded(vectors, np.where(np.arange(90) == 70, -1.0, -0.5))
     for n in (14, 56):  # of its lists, which do not contain the best
         assert "70" not in engine.nearest(engine.weighing(contexts[0], 0.0), n)[0][0]
     (result,) = search_remote(contexts, np.ones((1, m), np.bool_), engine, 1)  # type: ignore[arg-type]

@@ -20,12 +20,14 @@ from polyrank import train
 from polyrank.answering.build import build_index
 from polyrank.answering.replies import Replies
 from polyrank.cli import app
-from polyrank.config.models import BiConfig, CrossConfig, LateConfig, Side, TextPolicy
+from polyrank.config.models import MODEL, BiConfig, CrossConfig, LateConfig, Side, TextPolicy
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.models import LateCrossEncoder, new_model
+from polyrank.models.artifacts import read_config
 from polyrank.models.build import Model
+from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported.export import export_model
@@ -39,6 +41,7 @@ from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.storage.document import seal
 from polyrank.training.ranker import validation_figures
 from two_stages import Summed
 
@@ -368,6 +371,13 @@ def test_a_late_cross_encoder_corrects_its_first_stage(
     late, bi = load_stage(result.model), polyrank.load(first)
     assert isinstance(late, LateScorer)
     assert late.corrects == bi.fingerprint
+    document, stated = read_config(result.model), {"scale": 2.0, "offset": -1.0, "error": 0.1}
+    metadata = {**document["metadata"], RELEVANCE: stated}
+    (result.model / MODEL.file).write_bytes(seal({**document, "metadata": metadata}, MODEL))
+    for precision in ("fp32", "bf16", "int8"):
+        opened = polyrank.load(result.model, precision=precision)  # type: ignore[arg-type]  # names
+        assert [network.precision for network in opened.networks] == [precision] * 2
+        assert (opened.name, opened.relevance) == (late.name, Relevance(**stated))
     both = Summed(bi, late, n_retrieved=4)
     assert validation_figures(both, lists)["MRR"] > validation_figures(bi, lists)["MRR"]
     assert result.fit.best == pytest.approx(validation_figures(both, lists))

@@ -779,13 +779,19 @@ def test_contexts_of_all_ways_share_a_scan(loops: Loops, most: int, monkeypatch:
     shared = Block(pool, np.arange(700) + 5, alive, rng.exponential(size=700).astype(np.float32))
     mask = np.ones(contexts.shape[:2], np.bool_)
     wanted = search(contexts, mask, [shared], 6, ways=["plain"], compiled=False)
+    n_alone = []
+    for name, vectors in zip(names, contexts, strict=True):
+        with torch.inference_mode():
+            scan([WAYS[name].query(best := Best(vectors, 6))], shared, machine)
+        n_alone.append(best.n_scored)
     for order in (1, -1):
         bests = [Best(vectors, 6) for vectors in contexts]
         with torch.inference_mode():
             scan([WAYS[name].query(best) for name, best in zip(names, bests, strict=True)][::order], shared, machine)
-        for name, best, one in zip(names, bests, wanted, strict=True):
+        for name, best, one, n in zip(names, bests, wanted, n_alone, strict=True):
             found = best.result(exact=True)
             assert found.ways == (name,)
+            assert found.n_scored == n or "tiles" not in name  # torch rounds in another way if contexts share a product
             np.testing.assert_array_equal(found.rows, one.rows)
             np.testing.assert_array_equal(found.scores, one.scores)
 
