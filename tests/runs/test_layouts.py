@@ -35,6 +35,7 @@ from layouts import (
     REFUSED,
     RERANKER,
     WORDS,
+    Dense,
     Normalize,
     Pooling,
     SentenceTransformer,
@@ -168,6 +169,17 @@ def test_a_model_is_exported_as_it_came(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found / factor, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("n_out", [32, 16])
+def test_a_skip_connection_is_exported_with_its_weights_or_without(n_out: int, tmp_path: Path) -> None:
+    """A layer of equal sizes adds its inputs, another one a linear map of them."""
+    folder = encoder(tmp_path, "BertModel", Pooling(32, "mean"), Dense(32, n_out, use_residual=True), text=WORDS)
+    config = BiConfig(backbone=str(folder), shared_towers=True)
+    made = new_model(config, TextPolicy(max_context_tokens=120, max_candidate_tokens=120), seed=1, sample=DOCUMENTS)
+    save_model(tmp_path / "saved", *made)
+    export_to_sentence_transformers(tmp_path / "saved", tmp_path / "out")
+    np.testing.assert_allclose(theirs(tmp_path / "out"), theirs(folder), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["Bert encoder, Dense (LaBSE)", "Static embeddings, model2vec"])
 def test_two_towers_are_exported_as_a_router(name: str, tmp_path: Path) -> None:
     config = BiConfig(backbone=str(LAYOUTS[name](tmp_path)), projection_dim=8, normalize=False, output_scale=0.5)
@@ -206,6 +218,13 @@ def test_each_side_of_a_router_has_its_own_prompt_and_padding(
 def test_vectors_are_cut_after_their_normalization(similarity: str, modules: list[Any], tmp_path: Path) -> None:
     others = {"text": WORDS, "similarity_fn_name": similarity, "truncate_dim": 12}
     assert difference(encoder(tmp_path, "BertModel", Pooling(32, "mean"), *modules, **others)) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["Bert encoder, left padding", "Bert encoder, left padding by its model"])
+def test_padding_on_the_left_is_noticed_wherever_it_is_set(name: str, tmp_path: Path) -> None:
+    """Positions of a BERT then depend on the longest text of a batch."""
+    with pytest.raises(ArtifactError, match=r"depend on the padding of a batch .*; set its padding_side to right"):
+        load(REFUSED[name][1](tmp_path), device="cpu")
 
 
 def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> None:

@@ -509,6 +509,8 @@ def test_shares_of_words_are_sums_over_tokenizations_that_may_leave_words_out() 
     assert shares((pieces, 2.0, False), (whole, 0.5, False)) == [("wifi", 6.5, True), ("now", 0.0, False)]
     space = [*pieces, TokenShare(" ", 7, 8, 5.0)]  # ends where a word begins, and belongs to none
     assert shares((space, 2.0, True)) == shares((pieces, 2.0, True))
+    for one, other in ((pieces[3:], pieces[:3]), (pieces[:3], pieces[3:])):  # a word that one of two does not have
+        assert shares((one, 2.0, True), (other, 0.5, True))[3] == last
 
 
 def test_a_span_within_another_ends_no_reading() -> None:
