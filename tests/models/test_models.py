@@ -369,6 +369,16 @@ def test_a_folder_records_its_pooling(tiny_backbone: Path, tmp_path: Path) -> No
     for said, value, wanted in (("_mean_tokens", True, "mean"), ("", "cls", "first"), ("", ["mean"], "mean")):
         pooling.write_text(json.dumps({f"pooling_mode{said}": value}), "utf-8")
         assert read_pooling(tmp_path) == (wanted,)
+    for unset in (
+        {},
+        {"pooling_mode_cls_token": False},
+        {"pooling_mode_max_tokens": False, "word_embedding_dimension": 8},
+    ):
+        pooling.write_text(json.dumps(unset), "utf-8")
+        assert read_pooling(tmp_path) == ("mean",)  # as in that library
+    old = {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True, "pooling_mode_lasttoken": True}
+    pooling.write_text(json.dumps(old), "utf-8")
+    assert read_pooling(tmp_path) == ("max", "mean", "last")
     for damaged in ("{", "[1]"):
         pooling.write_text(damaged, "utf-8")
         with pytest.raises(ArtifactError, match=r"1_Pooling/config\.json is damaged .*; download the model again"):

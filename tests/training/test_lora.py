@@ -57,6 +57,7 @@ def test_a_decoder_is_trained_by_adapters(task: dict[str, Path], tmp_path: Path)
 
 @pytest.mark.parametrize("kind", [BiConfig, CrossConfig])
 def test_adapters_start_at_the_loaded_scores_and_are_merged(kind: Any, tiny_backbone: Path, tmp_path: Path) -> None:
+    torch.manual_seed(1)
     model, texts, config = new_model(kind(backbone=str(tiny_backbone)), None, seed=1, sample=DOCUMENTS)
     tokens = texts.candidates(DOCUMENTS)
     compute = model.eval() if kind is CrossConfig else model.eval().encode_candidates  # type: ignore[operator]
