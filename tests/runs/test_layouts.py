@@ -1,6 +1,7 @@
 """Every layout and architecture of runs/layouts.py scores as in its own library, to 1e-5."""
 
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -228,21 +229,24 @@ def test_padding_on_the_left_is_noticed_wherever_it_is_set(name: str, tmp_path: 
 
 
 def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> None:
-    """Of either side of a Router, whose weights are all the same."""
-    words = ["BertModel", WORDS]
-    ways: list[tuple[list[Any], list[Any], dict[str, Any]]] = [
-        ([Pooling(32, "mean")], [Pooling(32, "mean")], {}),
-        ([Pooling(32, "max")], [Pooling(32, "mean")], {}),
-        ([Pooling(32, "mean")], [Pooling(32, "max")], {}),
-        ([Pooling(32, "mean")], [Pooling(32, "mean"), Normalize()], {"similarity_fn_name": "dot"}),
-        ([Pooling(32, "mean")], [Pooling(32, "mean")], {"truncate_dim": 12}),
-        ([Pooling(32, "mean")], [Pooling(32, "mean")], {"truncate_dim": 16}),
+    """Of either side of a Router; all files are the same otherwise."""
+    folder = routed(tmp_path, ["BertModel", WORDS, Pooling(32, "mean")], ["BertModel", WORDS, Pooling(32, "mean")])
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("query_1_Pooling/config.json", {"pooling_mode": "max"}),
+        ("document_1_Pooling/config.json", {"pooling_mode": "max"}),
+        ("document_1_Pooling/config.json", {"pooling_mode": ["mean"]}),
+        ("config_sentence_transformers.json", {"truncate_dim": 12}),
+        ("config_sentence_transformers.json", {"truncate_dim": 16}),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "dot"}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "a ", "document": ""}}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "", "document": "a "}}),
     ]
-    found = [
-        load(routed(tmp_path / str(n), [*words, *query], [*words, *document], **others), device="cpu").fingerprint
-        for n, (query, document, others) in enumerate(ways)
-    ]
-    assert len({*found}) == len(ways)
+    copies = [shutil.copytree(folder, tmp_path / str(n)) for n in range(1 + len(ways))]
+    for copied, (file, changes) in zip(copies, ways, strict=False):
+        edited(copied, file, **changes)
+    fingerprints = [load(one, device="cpu").fingerprint for one in (folder, *copies)]
+    assert fingerprints[0] == fingerprints[-1]
+    assert len({*fingerprints}) == 1 + len(ways)
 
 
 def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
