@@ -22,6 +22,7 @@ from polyrank.data.pool import pool_of, stream_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example, contexts_of
+from polyrank.training import batches
 from polyrank.training.batches import BatchOrder, permuted
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -534,8 +535,11 @@ def test_every_index_once_per_epoch(lengths: list[int], batch_size: int, seed: i
     order = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window)
     assert sorted(int(i) for batch in order for i in batch) == list(range(len(lengths)))
     assert sum(len(batch) < batch_size for batch in order) <= 1
-    again = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window)
-    assert all(np.array_equal(a, b) for a, b in zip(order, again, strict=True))
+    for n_together in (batches.BLOCK, 2):  # batches whose permutations are computed together
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batches, "BLOCK", n_together)
+            again = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window)
+        assert all(np.array_equal(a, b) for a, b in zip(order, again, strict=True))
 
 
 def test_batches_hold_similar_lengths_and_epochs_differ() -> None:
@@ -551,6 +555,23 @@ def test_batches_hold_similar_lengths_and_epochs_differ() -> None:
         batch_order([1], 0, seed=0, epoch=0)
     with pytest.raises(IndexError, match="position 2 of an epoch of 2 batches"):
         BatchOrder(3, [1, 1, 1], 2, seed=1).batch(0, 2)
+
+
+def test_epochs_and_seeds_differ_in_their_batches_and_in_the_order_of_these() -> None:
+    lengths = list(range(400))
+    for window in (1, 10):
+        drawn = [
+            {tuple(sorted(batch.tolist())) for batch in batch_order(lengths, 4, seed=seed, epoch=epoch, window=window)}
+            for seed, epoch in ((1, 0), (1, 1), (2, 0))
+        ]
+        assert len(set.union(*drawn)) > 290  # of 3 x 100: nearly all are in one epoch only
+    # in a single window all batches are the same, and their order is drawn
+    orders = [
+        [int(batch[0]) for batch in batch_order(lengths, 4, seed=seed, epoch=epoch, window=100)]
+        for seed, epoch in ((1, 0), (1, 1), (2, 0))
+    ]
+    assert [sorted(order) for order in orders] == [[*range(0, 400, 4)]] * 3
+    assert orders[1] != orders[0] != orders[2]
 
 
 @settings(deadline=None)

@@ -1,5 +1,6 @@
 """Frequent responses are frequent negatives; `negatives_weighting` removes that effect from the loss."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from convert_models import make as make_convert, step_of
 from polyrank.config.methods import ConvertMethod, InBatchMethod
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.train import NegativesConfig, TrainConfig
@@ -62,6 +64,19 @@ def by_hand(values: torch.Tensor, wrong: list[list[int]]) -> torch.Tensor:
 def test_logq_equals_its_formula(tiny_backbone: Path) -> None:
     """Every score minus the log of its text's frequency, including the right one's."""
     loss, values = next_loss("logq", tiny_backbone)
+    corrected = values - torch.tensor([12.0, 12.0, 6.0, 2.0]).log()
+    torch.testing.assert_close(loss, by_hand(corrected, WRONG), atol=1e-5, rtol=1e-5)
+
+
+def test_the_scores_of_a_convert_are_corrected_too() -> None:
+    """By hand, with the full scale; two contexts have the same response."""
+    model, texts, _ = make_convert(multi_context=False)
+    model.eval()
+    batch = [(i, Example((f"hello {i}",), (text,), (0,))) for i, text in enumerate(REPLIES)]
+    with torch.no_grad():
+        loss = loss_of(step_of(model, texts, smoothing=0.0, weighting=LogQ(SAID)), batch, number=9)
+        contexts = model.context_encodings(texts.contexts([example.query for _, example in batch])).both
+        values = math.sqrt(12) * contexts @ model.encode_candidates(texts.candidates(REPLIES)).T
     corrected = values - torch.tensor([12.0, 12.0, 6.0, 2.0]).log()
     torch.testing.assert_close(loss, by_hand(corrected, WRONG), atol=1e-5, rtol=1e-5)
 

@@ -40,28 +40,33 @@ def card(result: RunResult) -> str:
 
 
 @pytest.fixture
-def tested(task: dict[str, Path]) -> dict[str, Path]:
-    """The toy task with a test part."""
-    return {**task, "test": task["valid"]}
+def tested(task: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+    """The toy task with a test part, whose name has the sign between the cells of a table."""
+    path = tmp_path / "test|2.jsonl"
+    path.write_bytes(task["valid"].read_bytes())
+    return {**task, "test": path}
 
 
-def test_a_card_describes_the_model(tested: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_card_describes_the_model(
+    tested: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyrank.training.run.INT8_LISTS", 5)  # of 12: every third one
     backbone = tmp_path / "tiny"
     backbone.symlink_to(tiny_backbone)
     (own,) = train(recipe(tested, backbone, tmp_path / "run"))
     text = card(own)
     digest = hashlib.sha256(tested["train"].read_bytes()).hexdigest()
     assert f"| train | train.jsonl | 72 | `{digest}` |" in text
-    assert re.search(r"\| test \| valid\.jsonl \| 12 \| `[0-9a-f]{64}` \|", text)
+    assert re.search(r"\| test \| test\\\|2\.jsonl \| 12 \| `[0-9a-f]{64}` \|", text)
     assert "| **Started from** | `tiny` (licence: not stated) |" in text
     assert "| **Training** | 2 steps, 16 examples; seed 1 |" in text
     assert f"| **Fingerprint** | `{load_model(own.model).fingerprint}` |" in text
     alike = read_record(own.model)
     assert (alike is not None) == cpu_has_int8()
     if alike is not None:
-        assert alike.n == 12
+        assert alike.n == 4
         assert f"| **In 8 bits** | {alike}; {'' if alike.kept else 'not '}used on CPUs without bf16 |" in text
-        assert alike == check_int8(own.model, read_examples(tested["valid"]).examples, record=False)
+        assert alike == check_int8(own.model, read_examples(tested["valid"]).examples[::3], record=False)
     assert "| `train.lr` | `0.001` |" in text
     assert "| `train.epochs` | `1` |" in text  # a default, and shown
     assert "train.new_lr" not in text  # a default
@@ -124,18 +129,29 @@ def test_both_networks_of_a_mutual_training_have_cards(
 
 def test_examples_from_memory_and_a_network_without_a_start(task: dict[str, Path], tmp_path: Path) -> None:
     rows = [json.loads(line) for line in task["train"].read_text("utf-8").splitlines()]
-    plan = recipe(
-        {}, Path(), tmp_path / "run",
-        model=ConvertConfig(embedding_dim=8, ffn_dim=8, spans=(3,), side_dim=8, output_dim=8),
-        text=ConvertText(min_count=1),
-        train={"method": "convert"},
-    )  # fmt: skip
-    (own,) = train(plan, rows)
-    text = card(own)
+    lists = read_examples(task["valid"]).examples
+
+    def text_of(name: str, files: dict[str, Path], *given: Any) -> str:
+        plan = recipe(
+            files, Path(), tmp_path / name,
+            model=ConvertConfig(embedding_dim=8, ffn_dim=8, spans=(3,), side_dim=8, output_dim=8),
+            text=ConvertText(min_count=1),
+            train={"method": "convert"},
+        )  # fmt: skip
+        (own,) = train(plan, *given)
+        return card(own)
+
+    text = text_of("train", {}, rows)
     assert "| train | in memory | 72 |  |" in text
     assert "| **Started from** | random weights |" in text
     assert "## Figures" not in text
     assert "| valid |" not in text
+    text = text_of("with-file", {"valid": task["valid"]}, rows)
+    assert "| train | in memory | 72 |  |" in text
+    assert re.search(r"\| valid \| valid\.jsonl \| 12 \| `[0-9a-f]{64}` \|", text)
+    text = text_of("valid", {"train": task["train"]}, None, lists)
+    assert re.search(r"\| train \| train\.jsonl \| 72 \| `[0-9a-f]{64}` \|", text)
+    assert "| valid | in memory | 12 |  |" in text
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Gradients are summed over processes while the backward pass runs: the same sums as after it."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,11 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from convert_models import BATCH, make
 from polyrank.devices import distributed
+from polyrank.records import Example
 from polyrank.text import pad
-from polyrank.training import exchange
+from polyrank.training import exchange, inputs as prepared
 from polyrank.training.encoding import encode_in_parts
 from polyrank.training.exchange import accumulating, summed_gradients
+from polyrank.training.shares import encode_in_shares, share_of
 from processes import work_together
 from test_precision import Trained
 from train_settings import update
@@ -131,7 +135,7 @@ def test_gradients_that_change_after_they_were_sent_are_noticed() -> None:
 
 
 def scale_together(folder: Path) -> None:
-    """In fp16 a gradient overflows on rank 1 only, then on none."""
+    """In fp16 a gradient overflows on rank 1 only, then on none; only rank 0 keeps the best version and the record."""
     with distributed.process_group():
         trained, exact = Trained(folder, torch.float16), Trained(folder, torch.float32)
         before = trained.weights()
@@ -142,10 +146,58 @@ def scale_together(folder: Path) -> None:
         update(exact.state, exact.loss(0.5))
         assert not torch.equal(trained.weights(), before)
         assert torch.equal(trained.weights(), exact.weights())  # a power of two rounds nothing
+        saved: list[dict[str, float]] = []
+        figures = {"loss": 1.0, "R@1": 0.5}
+        exact.state.learner = dataclasses.replace(exact.state.learner, save_best=saved.append, evaluate=lambda: figures)
+        exact.state.validate(2, {"epoch": 1.0})
+        assert exact.state.best_step == 2
+        distributed.barrier()
+        assert saved == ([figures] if distributed.is_rank_zero() else [])
+        assert len((folder / "metrics.jsonl").read_text("utf-8").splitlines()) == 1
 
 
 def test_an_overflow_in_one_process_skips_the_update_of_all(tmp_path: Path) -> None:
     assert work_together(2, scale_together, tmp_path) == [0, 0]
+
+
+def compare_shares() -> None:
+    """The texts of a process, of different lengths, and their masks; rank 1 has none of the second batch."""
+    texts = make()[1]
+    batch = [*enumerate([*(example for _, example in BATCH), Example(("hi", "", "it is"), ("thanks!",), (0,))])]
+    lists = [["please restart it", "hello"], ["did that help?"], ["hello", "hi", "thanks!"], ["thanks!", "hello"]]
+    factor = torch.ones((), requires_grad=True)
+    for n in (4, 1):
+        rows = [[5, 6], [7], [8, 9, 10], [11, 12, 13, 14]][:n]
+        segments = [[0, 1], [1], [0, 0, 1], [0, 1, 1, 1]][:n]
+        whole = prepared.in_batch(batch[:n], ["hi"], texts=texts, rights={})
+        whole_lists = prepared.in_lists(batch[:n], lists[:n], texts=texts)
+        with distributed.process_group():
+            share = share_of(rows, segments, pad_id=0)
+            assert share.counts == ((2, 2) if n == 4 else (1, 0))
+            own = share.own.tolist()
+            assert own == ([[3, 0], [2, 1]] if n == 4 else [[0], []])[distributed.rank()]  # in turns, by length
+            for line, place in enumerate(own or [0]):
+                length = len(rows[place])
+                assert share.tokens.ids[line, :length].tolist() == rows[place]
+                assert share.tokens.segments[line, :length].tolist() == segments[place]
+                assert int(share.tokens.mask[line].sum()) == length
+            sums = encode_in_shares(lambda tokens: factor * (tokens.ids * tokens.mask).sum(1).float(), share, None)
+            assert sums.tolist() == [sum(row) for row in rows]
+            (sums * torch.tensor([1.0, 10.0, 100.0, 1000.0])[:n] / 2).sum().backward()  # of two equal losses
+            weighed = sum(10**place * sum(rows[place]) for place in own)
+            assert factor.grad is not None
+            assert float(factor.grad) == weighed
+            factor.grad = None
+            part = prepared.in_batch(batch[:n], ["hi"], texts=texts, rights={})
+            assert part.targets.tolist() == part.contexts.own.tolist()
+            assert torch.equal(part.allowed, whole.allowed[part.contexts.own])
+            given = prepared.in_lists(batch[:n], lists[:n], texts=texts)
+            assert torch.equal(given.keys, whole_lists.keys[given.inputs.own])
+            assert torch.equal(given.allowed, whole_lists.allowed)
+
+
+def test_the_work_of_a_batch_is_shared_by_length() -> None:
+    assert work_together(2, compare_shares) == [0, 0]
 
 
 def test_a_single_process_exchanges_nothing() -> None:

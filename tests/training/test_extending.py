@@ -16,7 +16,7 @@ import pytest
 
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
-from polyrank.config.schedules import ConstantSchedule
+from polyrank.config.schedules import ConstantSchedule, LinearSchedule, ScheduleConfig
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, LockedError, UsageError
 from polyrank.storage.lock import hold
@@ -76,18 +76,23 @@ def test_an_extended_run_equals_one_that_was_longer_from_the_start(
 
 
 def test_two_networks_are_extended_together(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
-    def plan(name: str, epochs: int) -> Recipe:
-        own = NetworkTraining(lr=1e-3, schedule=ConstantSchedule(warmup_steps=3), dropout=0.1)
+    def plan(name: str, epochs: int, schedule: ScheduleConfig) -> Recipe:
+        own = NetworkTraining(lr=1e-3, schedule=schedule, dropout=0.1)
         partner = Partner(model=CrossConfig(backbone=str(tiny_backbone)), train=own)
         options = {"epochs": epochs, "method": "mutual", "n_negatives": 2}
         return recipe(task, tiny_backbone, tmp_path / name, partner, **options)
 
-    train(plan("whole", 2))
+    constant = ConstantSchedule(warmup_steps=3)
+    train(plan("whole", 2, constant))
     for epochs in (1, 2):
-        train(plan("grown", epochs), resume=True)
+        train(plan("grown", epochs, constant), resume=True)
     for name in ("retriever", "reranker"):
         weights = [(tmp_path / run / name / "model" / "model.safetensors").read_bytes() for run in ("grown", "whole")]
         assert weights[0] == weights[1]
+    assert list((tmp_path / "grown").glob("checkpoint*"))
+    ended = plan("ended", 1, LinearSchedule(warmup_steps=1))  # of the second network alone
+    train(dataclasses.replace(ended, train=dataclasses.replace(ended.train, max_steps=3)))
+    assert not list((tmp_path / "ended").glob("checkpoint*"))
 
 
 def test_a_validation_that_a_longer_run_would_lack_is_reported(
@@ -185,6 +190,20 @@ def test_a_folder_with_other_files_is_refused(tiny_backbone: Path, task: dict[st
         train(recipe(task, tiny_backbone, tmp_path / "run"))
     train(recipe(task, tiny_backbone, tmp_path / "run"), overwrite=True)
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("network", ["retriever", "reranker"])
+def test_other_files_in_a_model_folder_of_either_network_are_not_lost(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, network: str
+) -> None:
+    folder = tmp_path / "run" / network / "model"
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("mine")
+    partner = Partner(model=CrossConfig(backbone=str(tiny_backbone)), train=NetworkTraining())
+    plan = recipe(task, tiny_backbone, tmp_path / "run", partner, method="mutual", n_negatives=2, max_steps=1)
+    with pytest.raises(UsageError, match=rf"{network}/model holds other files, which would be lost: thesis\.tex"):
+        train(plan, overwrite=True)
+    assert not list((tmp_path / "run").rglob("metrics.jsonl"))  # before any work
 
 
 def train_and_wait(plan: Recipe, sending: Connection) -> None:

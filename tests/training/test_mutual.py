@@ -432,8 +432,9 @@ def test_distillation_scores_each_list_once_if_it_repeats(
     assert np.isfinite(scores).all()
     train(recipe(task, tiny_backbone, tmp_path / "b", model=BI, redraw=False, label_weight=0.0, **changes))
     assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
-    train(recipe(task, tiny_backbone, tmp_path / "c", model=BI, max_steps=1, **changes))
-    assert not [*(tmp_path / "c").glob("teacher-scores-*")]
+    for name, negatives in (("c", {}), ("d", {"redraw": False, "remine_epochs": 1})):  # drawn or mined again
+        train(recipe(task, tiny_backbone, tmp_path / name, model=BI, max_steps=1, **changes, **negatives))
+        assert not [*(tmp_path / name).glob("teacher-scores-*")]
 
 
 def test_with_a_label_weight_of_zero_only_the_teacher_counts(tiny_backbone: Path) -> None:

@@ -21,6 +21,8 @@ from torch import Tensor
 
 import polyrank
 from convert_models import BATCH, CORPUS, POLICY, TINY, make
+from polyrank.config.schedules import ConstantSchedule, LinearSchedule
+from polyrank.config.train import NetworkTraining
 from polyrank.errors import ArtifactError, ConfigError, DivergedError
 from polyrank.loading.recipes import resolve_recipe
 from polyrank.models import Convert, new_model
@@ -37,7 +39,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.inputs import InBatch, Positions
 from polyrank.training.learner import Learner, Loss
 from polyrank.training.run import TRAINING
-from polyrank.training.run_document import RECIPE, run_document
+from polyrank.training.run_document import RECIPE, check_same_inputs, run_document
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import InBatchStep
 from train_settings import train_config
@@ -345,6 +347,42 @@ def test_a_run_does_not_mix_two_backbones(
     document(tmp_path / "run")  # checkpoints hold what a finished run needs
 
 
+@pytest.mark.parametrize(("network", "mixes"), [("retriever", False), ("reranker", True)])
+def test_the_layers_of_each_network_decide_about_its_own_backbone(
+    tmp_path: Path, tiny_backbone: Path, network: str, mixes: bool
+) -> None:
+    """Checkpoints hold all weights of the first network, and those of some layers of the second."""
+    backbones = {name: shutil.copytree(tiny_backbone, tmp_path / name) for name in ("retriever", "reranker")}
+    examples = [example for _, example in BATCH]
+
+    def document(resumed: Path | None = None) -> dict[str, Any]:
+        second = {"kind": "cross", "backbone": str(backbones["reranker"])}
+        plan = resolve_recipe(
+            {
+                "model": {"kind": "bi", "backbone": str(backbones["retriever"])},
+                "output": str(tmp_path / "run"),
+                "train": {"train_layers": "all", "method": {"kind": "mutual"}},
+                "reranker": {**second, "train": {"train_layers": "all_but_embeddings"}},
+            },
+            resume=True,
+        )
+        return run_document(plan, examples, resumed=resumed)
+
+    write_file(tmp_path / "run" / RECIPE.file, seal(document(), RECIPE))
+    weights = backbones[network] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b" ")
+    refusal = pytest.raises(ConfigError, match=rf"{backbones[network]} changed since .*run was started")
+    with refusal if mixes else nullcontext():
+        document(tmp_path / "run")
+
+
+def test_only_two_known_digests_can_differ(tmp_path: Path) -> None:
+    """Some models have none before they are opened."""
+    check_same_inputs({"a": "1", "b": "", "c": "3"}, {"a": "", "b": "2", "d": "4"}, tmp_path)
+    with pytest.raises(ConfigError, match=r"b changed since .* was started: from 1 to 2;"):
+        check_same_inputs({"a": "1", "b": "1"}, {"a": "1", "b": "2"}, tmp_path)
+
+
 def test_a_start_inside_the_run_is_replaced_by_the_run(tmp_path: Path) -> None:
     start, examples = tmp_path / "run" / "model", [example for _, example in BATCH]
     for seed in (1, 2):
@@ -449,6 +487,18 @@ def test_checkpoints_are_written_at_validations_and_at_an_interval(
         with pytest.raises(CrashError):
             run(tmp_path / str(crash_at), crash_at=crash_at, checkpoint_steps=every)
         assert read(tmp_path / str(crash_at))[1]["step"] == step
+
+
+def test_a_longer_run_keeps_the_steps_so_far_and_the_rates_of_every_network(story: Story) -> None:
+    """Nine steps are made."""
+    constant, linear = (NetworkTraining(schedule=kind(warmup_steps=2)) for kind in (ConstantSchedule, LinearSchedule))
+    assert TRAINING.is_longer(story.broken, [constant, constant], 20, 40)
+    for both in ([linear, constant], [constant, linear]):
+        with pytest.raises(ConfigError, match=r'the first 9 learning rates of .*schedule\.kind = "linear"'):
+            TRAINING.is_longer(story.broken, both, 20, 40)
+    assert not TRAINING.is_longer(story.broken, [constant], 20, 9)
+    with pytest.raises(ConfigError, match="has made 9 steps already, more than 8"):
+        TRAINING.is_longer(story.broken, [constant], 20, 8)
 
 
 def test_a_run_without_resume_starts_again(story: Story, tmp_path: Path) -> None:

@@ -451,10 +451,12 @@ def test_a_recall_of_zero_is_better_than_no_validation(tmp_path: Path) -> None:
 
 
 def test_nan_figures_are_never_the_best(tmp_path: Path) -> None:
-    trained = Trained(tmp_path, figures((math.inf, 0.9), (1.0, 0.1), (math.nan, 0.9)))
+    trained, stale = Trained(tmp_path, figures((math.inf, 0.9), (1.0, 0.1), (math.nan, 0.9))), list[int]()
     for step in (1, 2, 3):
         trained.trainee.validate(step, {"epoch": 1.0})
+        stale.append(trained.trainee.n_stale)
     assert trained.trainee.best_step == 2
+    assert stale == [1, 0, 1]  # early stopping counts them
     rows = [json.loads(line)["valid"] for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [row["loss"] for row in rows] == [None, 1.0, None]
     assert [row["R@1"] for row in rows] == [0.9, 0.1, 0.9]

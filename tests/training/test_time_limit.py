@@ -1,7 +1,10 @@
 """Durations of trainings: step times, the estimate of the rest, and train.minutes, which ends a resumable run."""
 
 import json
+import math
+import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from polyrank.errors import ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import Network
 from polyrank.training import RunResult, train
+from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.learner import Learner, Loss
 from polyrank.training.loop import FitResult, duration, fit
 from train_settings import toy_recipe
@@ -112,6 +116,9 @@ def test_a_time_limit_keeps_the_best_model_and_the_run_resumes_exactly(tmp_path:
     assert (whole.best_step, len(saved)) == (50, 2)
     part, _, saved = Steps().fit(tmp_path / "run", lines, minutes=2)
     assert (part.finished, part.n_steps, part.best_step, len(saved)) == (False, 21, 21, 2)
+    shutil.copytree(tmp_path / "run", tmp_path / "more")
+    more, _, _ = Steps().fit(tmp_path / "more", [], minutes=1, resume=True)
+    assert (more.finished, more.n_steps, more.seconds) == (False, 41, 180)  # the limit is of each call's own time
     rest = Steps()
     own, resumed, _ = rest.fit(tmp_path / "run", lines, minutes=60, resume=True)
     assert lines[-2:] == [
@@ -120,6 +127,64 @@ def test_a_time_limit_keeps_the_best_model_and_the_run_resumes_exactly(tmp_path:
     ]
     assert (own.finished, own.n_steps, resumed) == (True, 50, weights)
     assert own.n_examples == whole.n_examples
+
+
+class Pair(Steps):
+    """The same with two networks: the R@1 of the first one rises with the time, that of the second one falls.
+
+    Args:
+        bad: the place of a network and the 0-based update in which its loss is not finite.
+    """
+
+    def __init__(self, bad: tuple[int, int] = (0, -1)) -> None:
+        super().__init__()
+        self.networks, self.bad = (Line(), Line()), bad
+
+    def losses(self, batch: Tensor, number: int) -> Iterator[Loss]:
+        for place, network in enumerate(self.networks):
+            loss = (network.weight * batch).sum().square()
+            yield Loss(loss * math.nan if (place, number) == self.bad else loss)
+
+    def figures(self, place: int) -> dict[str, float]:
+        return {"loss": 1.0, "R@1": 1 / self.time if place else self.time}
+
+    def fit_both(self, folder: Path, *, resume: bool = False, **changes: Any) -> list[FitResult]:
+        learners = []
+        for place, name in enumerate(("retriever", "reranker")):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            learner = Learner(
+                model=self.networks[place],
+                settings=NetworkTraining(train_layers="all"),
+                folder=folder / name,
+                save_best=lambda figures: None,
+                evaluate=partial(self.figures, place),
+                name=name,
+            )
+            learners.append(learner)
+        return fit(
+            learners, self, self, TrainConfig(precision="fp32", **changes), seed=1, folder=folder,
+            device=torch.device("cpu"), resume=resume, clock=self.clock,
+        )  # fmt: skip
+
+
+def test_a_time_limit_keeps_the_best_version_of_each_network(tmp_path: Path) -> None:
+    stopped = Pair().fit_both(tmp_path, minutes=2)
+    assert [(own.n_steps, own.best_step) for own in stopped] == [(21, 21), (21, 10)]
+    saved = read_progress(tmp_path / CHECKPOINT)["learners"]
+    assert [saved[name]["best_step"] for name in ("retriever", "reranker")] == [21, 10]
+    rest = Pair()
+    rest.time = 120
+    resumed = rest.fit_both(tmp_path, resume=True)
+    assert [(own.n_steps, own.best_step) for own in resumed] == [(50, 50), (50, 10)]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_no_checkpoint_follows_a_bad_update_of_either_network(tmp_path: Path, place: int) -> None:
+    """It is due after every step, and step 20 is the last one."""
+    steps = Pair(bad=(place, 19))
+    steps.n_steps = 20
+    steps.fit_both(tmp_path, checkpoint_steps=1)
+    assert read_progress(tmp_path / CHECKPOINT)["step"] == 19
 
 
 def test_a_limit_reached_at_the_last_step_has_no_effect(tmp_path: Path) -> None:

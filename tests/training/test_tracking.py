@@ -52,6 +52,22 @@ def test_a_run_and_its_resumption_draw_the_curves_of_metrics_jsonl(
     assert drawn(folder) == wanted
 
 
+def test_steps_that_are_made_again_are_drawn_once(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    """A run that dies after its third step continues from a checkpoint of the second."""
+    plan = tables(task, tiny_backbone, tmp_path / "run", max_steps=4, checkpoint_steps=2)
+
+    def die(seed: int, record: dict[str, Any]) -> None:
+        if record["step"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, report=die)
+    assert [step for step, _ in drawn(tmp_path / "run")["train/loss"]] == [1, 2, 3]
+    train(plan, resume=True)
+    assert [step for step, _ in drawn(tmp_path / "run")["train/loss"]] == [1, 2, 3, 4]
+    assert drawn(tmp_path / "run") == written(tmp_path / "run")
+
+
 def test_a_run_without_curves_has_no_event_files(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     train(tables(task, tiny_backbone, tmp_path / "run", max_steps=1, tensorboard=False))
     assert not (tmp_path / "run" / "tensorboard").exists()

@@ -41,7 +41,7 @@ from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.fitting import check_steps
 from polyrank.training.methods import make_negatives, make_step
 from polyrank.training.optimizer import make_optimizer
-from polyrank.training.ranker import Ranker, distinct_texts, make_learner, new_ranker, validation_figures
+from polyrank.training.ranker import Ranker, distinct_texts, make_learner, new_ranker, own_texts, validation_figures
 from polyrank.training.signals import stop_on_signals
 from processes import join, run, start
 from train_settings import loss_of, toy_recipe, train_config
@@ -464,6 +464,8 @@ def test_validation_and_saving_use_the_current_weights(tiny_backbone: Path, tmp_
 def test_texts_are_distinct_and_in_order_of_appearance() -> None:
     examples = [Example(("a", "b"), ("c", "a"), (0,), background=("d",)), Example(("b", "e"), ("f",), (0,))]
     assert list(distinct_texts(examples)) == ["a", "b", "c", "d", "e", "f"]
+    examples.append(Example(("b",), ("x", "c", "g"), (1, 2)))  # two right answers, of which the first is the response
+    assert list(own_texts(examples)) == ["b", "c", "e", "f", "b", "c", "a", "d", "x", "g"]
 
 
 def test_given_negatives_need_no_pool(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
