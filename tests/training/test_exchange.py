@@ -9,10 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from convert_models import BATCH, make
+from polyrank.config.models import LateConfig, TextPolicy
 from polyrank.devices import distributed
+from polyrank.models import new_model
+from polyrank.negatives.random import GivenNegatives
 from polyrank.records import Example
+from polyrank.scorers.late import LateScorer
+from polyrank.scorers.load import make_scorer
 from polyrank.text import pad
-from polyrank.training import exchange, inputs as prepared
+from polyrank.training import ListwiseStep, exchange, inputs as prepared
 from polyrank.training.encoding import encode_in_parts
 from polyrank.training.exchange import accumulating, summed_gradients
 from polyrank.training.shares import encode_in_shares, share_of
@@ -160,8 +165,13 @@ def test_an_overflow_in_one_process_skips_the_update_of_all(tmp_path: Path) -> N
     assert work_together(2, scale_together, tmp_path) == [0, 0]
 
 
-def compare_shares() -> None:
+def compare_shares(backbone: Path) -> None:
     """The texts of a process, of different lengths, and their masks; rank 1 has none of the second batch."""
+    config, policy = LateConfig(backbone=str(backbone), joined_layers=1), TextPolicy(max_context_tokens=24)
+    late, late_texts, _ = new_model(config, policy, seed=1, sample=["hi"], dropout=0.0)
+    scorer = make_scorer(late.eval(), late_texts, precision="fp32")
+    assert isinstance(scorer, LateScorer)
+    step = ListwiseStep(late, late_texts, torch.device("cpu"), GivenNegatives(9, 1), late=scorer)
     texts = make()[1]
     batch = [*enumerate([*(example for _, example in BATCH), Example(("hi", "", "it is"), ("thanks!",), (0,))])]
     lists = [["please restart it", "hello"], ["did that help?"], ["hello", "hi", "thanks!"], ["thanks!", "hello"]]
@@ -171,6 +181,7 @@ def compare_shares() -> None:
         segments = [[0, 1], [1], [0, 0, 1], [0, 1, 1, 1]][:n]
         whole = prepared.in_batch(batch[:n], ["hi"], texts=texts, rights={})
         whole_lists = prepared.in_lists(batch[:n], lists[:n], texts=texts)
+        whole_values, _ = step.values(step.inputs(batch[:n], lists[:n]))
         with distributed.process_group():
             share = share_of(rows, segments, pad_id=0)
             assert share.counts == ((2, 2) if n == 4 else (1, 0))
@@ -194,10 +205,12 @@ def compare_shares() -> None:
             given = prepared.in_lists(batch[:n], lists[:n], texts=texts)
             assert torch.equal(given.keys, whole_lists.keys[given.inputs.own])
             assert torch.equal(given.allowed, whole_lists.allowed)
+            values, _ = step.values(step.inputs(batch[:n], lists[:n]))
+            torch.testing.assert_close(values, whole_values)
 
 
-def test_the_work_of_a_batch_is_shared_by_length() -> None:
-    assert work_together(2, compare_shares) == [0, 0]
+def test_the_work_of_a_batch_is_shared_by_length(tiny_backbone: Path) -> None:
+    assert work_together(2, compare_shares, tiny_backbone) == [0, 0]
 
 
 def test_a_single_process_exchanges_nothing() -> None:

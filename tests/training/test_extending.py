@@ -91,7 +91,7 @@ def test_two_networks_are_extended_together(tiny_backbone: Path, task: dict[str,
         assert weights[0] == weights[1]
     assert list((tmp_path / "grown").glob("checkpoint*"))
     ended = plan("ended", 1, LinearSchedule(warmup_steps=1))  # of the second network alone
-    train(dataclasses.replace(ended, train=dataclasses.replace(ended.train, max_steps=3)))
+    train(dataclasses.replace(ended, train=dataclasses.replace(ended.train, max_steps=4)))
     assert not list((tmp_path / "ended").glob("checkpoint*"))
 
 
