@@ -258,7 +258,11 @@ def test_lists_are_read_completely(
 ) -> None:
     path = tmp_path_factory.mktemp("list") / "x.json"
     path.write_text(json.dumps(items, indent=indent, ensure_ascii=ascii_), encoding="utf-8")
-    assert [row for _, row in listed_rows(path)] == items
+    found = list(listed_rows(path))
+    assert [row for _, row in found] == items
+    lengths = [json.dumps(item, indent=indent).count("\n") + 1 for item in items]
+    starts = [1 if indent is None else 2 + sum(lengths[:number]) for number in range(len(items))]
+    assert [line for line, _ in found] == starts
 
 
 # Ubuntu version 2

@@ -134,7 +134,8 @@ def beir(folder: Path, *names: str) -> Path:
     (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, documents)), "utf-8")
     queries = [{"_id": f"q{n}", "text": f"topic {n}?"} for n in range(3)]
     (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)), "utf-8")
-    judged = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq0\td0\t1\nq1\td2\t0\nq1\td3\t1\n"
+    judged = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq0\td0\t1\nq1\td2\t0\nq1\td3\t1\n"
+    judged += "q1\td1\t2\n"  # again: the last grade counts
     for name in names:
         (folder / "qrels" / f"{name}.tsv").write_text(judged, "utf-8")
     return folder
@@ -152,6 +153,11 @@ def test_a_beir_folder_is_ranked_against_its_corpus(tmp_path: Path) -> None:
         assert [candidate.id for candidate in task.pool or ()] == ["d0", "d1", "d2", "d3"]
         figures = summarise(evaluate(BM25(), task.examples, pool=task.pool))["metrics"]
         assert (figures["R@1"], 0.9 < figures["nDCG@10"] <= 1) == (1, True)
+    lost = folder / "qrels" / "lost.tsv"  # of a document that the corpus lacks
+    lost.write_text("query-id\tcorpus-id\tscore\nq0\td9\t3\nq0\td0\t1\n", "utf-8")
+    assert read_examples(lost).examples == [
+        Example(("topic 0?",), ("topic 0",), (0,), "q0", (), ("d9", "d0"), (3, 1)),
+    ]
     beir(tmp_path / "two", "test", "dev")
     with pytest.raises(DataError, match=r"has dev\.tsv, test\.tsv; give one file, such as .*test\.tsv"):
         read_examples(tmp_path / "two")
@@ -201,7 +207,7 @@ def test_corpora_of_dialogues(tmp_path: Path) -> None:
     assert imported("labelled-turns", path, "1\ta\tb\tyes\n0\ta\tb\tno\n0\tc\tno\n1\tc\tyes\n1\tc\tright\n") == [
         (("a", "b"), ("yes", "no"), (0,)), (("c",), ("no", "yes", "right"), (1, 2)),
     ]  # fmt: skip
-    episode = "text:hi\\nthere\tlabels:hello|hey\ntext:and?\tlabels:yes\tlabel_candidates:no|yes\tepisode_done:True\n"
+    episode = "text:hi\\nthere\tlabels:hello|hey\ntext:and?\tlabels:yes\tlabel_candidates:no|yes\tepisode_done:True \n"
     assert imported("parlai", path, episode + "text:new\teval_labels:old\tepisode_done:True\n") == [
         (("hi\nthere",), ("hello", "hey"), (0, 1)),
         (("hi\nthere", "hello", "and?"), ("no", "yes"), (1,)),
@@ -379,6 +385,7 @@ def test_files_of_one_object(tmp_path: Path) -> None:
         ({"messages": [user("a"), assistant("b"), user("Hi")], "answers": ["yes"]}, ("a", "b", "Hi"), ("yes",), (0,)),
         ({"query": "Hi", "response": "yes", "history": [["a", "b"]]}, ("a", "b", "Hi"), ("yes",), (0,)),
         ({"instruction": "Hi", "input": "oui", "response": "yes"}, ("Hi\noui",), ("yes",), (0,)),
+        ({"instruction": "Hi", "input": "oui", "context": "c", "response": "yes"}, ("Hi\noui\nc",), ("yes",), (0,)),
         ({"q_id": "1", "title": "Hi", "selftext": "", "answers": {"text": ["yes", "oui"], "score": [9, 3]}},
          ("Hi",), ("yes", "oui"), (0, 1)),
         ({"question": "Hi", "paragraphs": [{"paragraph_text": "no", "is_supporting": False},

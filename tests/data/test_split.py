@@ -383,6 +383,15 @@ def test_draws_are_uniform_and_positions_too() -> None:
     assert all(abs(n - 240) < 70 for i, row in enumerate(counts) for j, n in enumerate(row) if i != j)  # std 12
     assert all(abs(n - 1320) < 180 for n in positions)  # std 32
     assert draw_candidates(pairs, 5, seed=1) == draw_candidates(pairs, 5, seed=1) != draw_candidates(pairs, 5, seed=2)
+    lists = draw_candidates(pairs, 5, seed=1)  # the draws of one seed differ, too
+    assert len({example.relevant for example in lists}) > 2
+    assert len({tuple(sorted({*example.candidates} - {f"r{i}"})) for i, example in enumerate(lists)}) > 8
+
+
+def test_the_background_is_not_a_turn() -> None:
+    """So answers after a fact and after a turn with the same words are wrong for each other."""
+    pairs = [Example(("hi", "I ski"), ("yes",), (0,)), Example(("hi",), ("no",), (0,), background=("I ski",))]
+    assert [{*example.candidates} for example in draw_candidates(pairs, 2)] == [{"yes", "no"}] * 2
 
 
 # whose turns
@@ -393,6 +402,7 @@ def test_draws_are_uniform_and_positions_too() -> None:
     [
         (["customer", "agent"], None, "agent", "replies are the turns of agent, not of customer"),
         (["User", "Assistant", "tool"], None, "Assistant", "not of User, tool"),
+        (["user", "advisor", "support"], None, "support", "turns of support, not of advisor, user"),
         (["ann", "bob"], None, None, "replies are the turns of all speakers, ann, bob"),
         (["agent"], None, None, ""),
         (["customer", "agent"], "customer", "customer", ""),
