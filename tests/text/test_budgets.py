@@ -151,6 +151,14 @@ def test_background_keeps_its_start_and_the_turns_their_end(make: Make, changes:
     assert shown(texts, ids) == expected
 
 
+@pytest.mark.parametrize(("budget", "n_cut"), [(9, 0), (8, 1), (6, 1), (5, 1), (4, 1)])
+def test_a_context_counts_as_cut_if_it_loses_a_turn_or_a_part_of_one(make: Make, budget: int, n_cut: int) -> None:
+    """The newest turn fills the budget of 6 exactly."""
+    texts = make(max_context_tokens=budget)
+    texts.context_ids(Context(("a", "b", "c d e" if budget > 6 else "c d e f")))
+    assert len(texts.cut.contexts) == n_cut
+
+
 def test_background_without_turns_is_used_alone(make: Make) -> None:
     assert shown(make(), make().context_ids(Context((), ("a b",)))) == "< a b |"
     assert shown(make(), make().context_ids(Context((), ()))) == "< |"
@@ -214,6 +222,15 @@ def test_a_short_network_splits_its_length_between_two_long_texts(
     assert shown(texts, ids) == f"< {spaced(left)} | {spaced(right)} |"
     assert segments == [0] * (n_left + 2) + [1] * (n_right + 1)
     assert len(ids) <= longest
+
+
+@pytest.mark.parametrize(("shared", "n_context"), [(True, 16), (False, 8)])
+def test_a_short_candidates_tokens_are_the_contexts_only_if_they_share(
+    make: Make, shared: bool, n_context: int
+) -> None:
+    texts = make(max_context_tokens=10, max_candidate_tokens=10, share_pair_budget=shared)
+    ids, _ = texts.pair_ids(Context((spaced(LETTERS),)), "z")
+    assert shown(texts, ids) == f"< {spaced(LETTERS[-n_context:])} | z |"
 
 
 def test_pairs_of_a_context_with_turns_and_background(make: Make) -> None:
@@ -394,6 +411,12 @@ def test_a_prompt_is_once_before_all_that_is_read_and_never_cut(
         assert segments == [0] * split + [1] * 5
 
 
+@pytest.mark.parametrize(("most", "expected"), [(0, "< p c |"), (1, "< p b | c |"), (9, "< p a | b | c |")])
+def test_a_prompt_is_before_the_first_turn_that_is_read(make: Make, most: int, expected: str) -> None:
+    texts = make(context_prefix="p ", max_earlier_turns=most)
+    assert shown(texts, texts.context_ids(Context(("a", "b", "c")))) == expected
+
+
 def test_a_budget_leaves_tokens_after_its_prompt(make: Make) -> None:
     for name, prompt in (("max_context_tokens", "context_prefix"), ("max_candidate_tokens", "candidate_prefix")):
         make(**{name: 9, prompt: "a b c d e"})
@@ -412,6 +435,8 @@ def test_each_side_has_its_own_texts(tiny_backbone: Path) -> None:
     assert routed.all_candidate_ids(texts) == sides[1].all_candidate_ids(texts) != sides[0].all_candidate_ids(texts)
     assert [routed.of_side("context"), routed.of_side("candidate")] == sides
     assert len({routed.key, RoutedTexts(*sides[::-1]).key, RoutedTexts(sides[0], sides[0]).key}) == 3
+    short = BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 500)
+    assert [RoutedTexts(*each).max_positions for each in ((short, sides[0]), (sides[0], short))] == [500, 500]
 
 
 def test_a_token_that_is_added_is_known_in_texts_that_were_encoded_before(tiny_backbone: Path) -> None:

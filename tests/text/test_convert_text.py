@@ -229,6 +229,9 @@ def test_earlier_turns_that_do_not_fit_are_counted(turns: tuple[str, ...], n: in
     own = texts(max_earlier_tokens=3)
     own.context_ids(Context(turns))
     assert len(own.cut.earlier) == n
+    assert bool(own.cut) == bool(n)
+    own.cut.clear()
+    assert not own.cut
 
 
 def test_at_most_ten_earlier_turns_are_used_by_default() -> None:
@@ -241,6 +244,20 @@ def test_background_follows_the_turns_or_is_ignored() -> None:
     assert read(texts(), context) == "b | a"
     assert read(texts(background="after"), context) == "b | a c d"
     assert read(texts(background="after"), Context(("b",), ("c d",))) == "b | c d"
+
+
+def test_what_a_network_reads_is_in_the_key() -> None:
+    """Tokens on disk are shared by policies with one key."""
+    assert len({texts().key, texts(multi_context=False).key, texts(max_earlier_turns=3).key}) == 3
+
+
+@given(st.text(LETTERS + "ß", max_size=40))
+def test_spans_of_subwords_follow_each_other(text: str) -> None:
+    spans = LEARNT.encode_spans(text)
+    assert [token for token, _, _ in spans] == [*LEARNT.encode(text)]
+    ends = [0, *(end for _, _, end in spans)]
+    assert all(before <= start < end for before, (_, start, end) in zip(ends, spans, strict=False))
+    assert "".join(text[start:end] for _, start, end in spans) == "".join(text.split())
 
 
 def test_tokens_are_padded_and_masked() -> None:

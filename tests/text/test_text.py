@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from polyrank.config.models import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError, DataError
 from polyrank.records import Context
-from polyrank.text import BackboneTexts, Subwords, load_subwords, pad, read_subwords
+from polyrank.text import BackboneTexts, Subwords, TemplateTexts, load_subwords, load_template_texts, pad, read_subwords
+from polyrank.text.tokens import like_lengths, token_batches
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,10 @@ def test_budgets_outside_the_network_are_refused(subwords: Any) -> None:
 def test_a_tokenizer_survives_a_round_trip_and_refuses_damage(subwords: Any) -> None:
     again = read_subwords(subwords.to_bytes(), "tokenizer.json")
     assert again.encode("my router is down 🙂") == subwords.encode("my router is down 🙂")
+    for around in (["[CLS]"], ["[SEP]"]), (["[MASK]"], ["[SEP]"]), (["[CLS]", "[SEP]"], []):
+        own = Subwords(subwords.tokenizer, "[CLS]", "[SEP]", "[PAD]", around)
+        again = read_subwords(own.to_bytes(), "tokenizer.json")
+        assert (again.before, again.after) == (own.before, own.after)
     with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
         read_subwords(subwords.to_bytes()[:-40], "tokenizer.json")
 
@@ -197,6 +202,27 @@ def test_a_tokenizer_without_boundary_tokens_adds_none(tmp_path: Path) -> None:
     assert texts.candidate_ids("hello") == [6]
     assert texts.candidate_ids("") == [own.pad_id]
     assert texts.pair_ids(Context(("hello",)), "hello") == ([6, own.end_id, 6, own.end_id], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("context", "candidate", "pair"),
+    [(None, None, 60), (20, None, 80), (None, 20, 80), (20, 30, 50), (400, 300, 512)],
+)
+def test_a_given_budget_of_either_side_decides_about_pairs(
+    tmp_path: Path, context: int | None, candidate: int | None, pair: int
+) -> None:
+    own = load_template_texts(
+        tokenizer_folder(tmp_path, pad_token="<pad>", eos_token="</s>"),
+        512,
+        max_tokens=60,
+        max_context_tokens=context,
+        max_candidate_tokens=candidate,
+        lower_case=False,
+        prompts=("", ""),
+    )
+    assert isinstance(own, TemplateTexts)
+    assert own.max_pair_tokens == pair
+    assert len(own.pair_ids(Context(("hello " * 600,)), "hello " * 600)[0]) == pair
 
 
 def test_a_special_token_must_be_in_the_vocabulary(subwords: Any) -> None:
@@ -259,7 +285,31 @@ def test_a_batch_moves_to_a_device_as_a_whole() -> None:
     moved = pad([[5, 6], [7]], [[0, 1], [0]]).to(torch.device("meta"))
     assert {moved.ids.device.type, moved.mask.device.type, moved.segments.device.type} == {"meta"}
     here = pad([[5, 6], [7]], [[0, 1], [0]])
+    part = moved.part(torch.tensor([1]))  # is known without a device
+    assert [values.tolist() for values in part.on_host()] == [[[7]], [1]]
     again = here.to(torch.device("cpu"))
     assert torch.equal(again.ids, here.ids)
     assert torch.equal(again.mask, here.mask)
     assert torch.equal(again.segments, here.segments)
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 30), st.booleans())
+def test_groups_of_texts_stay_within_their_tokens_and_padding(lengths: list[int], most: int, alike: bool) -> None:
+    """Longest first, and each group as large as it can be."""
+    for groups in (batches := token_batches(lengths, most, alike=alike)), (padded := like_lengths(lengths, most)):
+        assert sorted(place for group in groups for place in group) == [*range(len(lengths))]
+        ordered = [lengths[place] for group in groups for place in group]
+        assert ordered == sorted(lengths, reverse=True)
+    firsts = {id(group): [lengths[place] for place in group] for group in (*batches, *padded)}
+    for group, following in zip(batches, [*batches[1:], None], strict=False):
+        row = firsts[id(group)]
+        assert len(row) == 1 or len(row) * max(row[0], 1) <= most
+        assert not alike or len({*row}) == 1
+        if following is not None:
+            other = firsts[id(following)][0]
+            assert (len(row) + 1) * max(row[0], 1) > most or (alike and other != row[0])
+    for group, following in zip(padded, [*padded[1:], None], strict=False):
+        row = firsts[id(group)]
+        lost = sum(row[0] - length for length in row)
+        assert lost <= most
+        assert following is None or lost + row[0] - firsts[id(following)][0] > most

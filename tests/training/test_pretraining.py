@@ -155,6 +155,17 @@ def test_bpe_joins_the_most_frequent_pairs_first() -> None:
     assert merges == [["a", "b</w>"], ["a", "b"]]  # 3 times, and 2 times before c</w>
 
 
+def test_words_count_as_often_as_they_occur(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their copies are given to the trainer in parts; only the most frequent characters are known."""
+    monkeypatch.setattr("polyrank.text.subword_learning.CHUNK", 2)
+    texts = ["ab " * 5 + "cd " * 6]
+    subwords = learn_bert_subwords(texts, kind="bpe", size=5 + 2 * 4 + 1)
+    assert json.loads(subwords.tokenizer.to_str())["model"]["merges"] == [["c", "d</w>"]]
+    monkeypatch.setattr("polyrank.text.subword_learning.MAX_CHARACTERS", 2)
+    few = learn_bert_subwords([*texts, "cb"], kind="wordpiece", size=40).tokenizer
+    assert [few.token_to_id(letter) is not None for letter in "abcd"] == [False, True, True, False]
+
+
 def test_impossible_vocabularies_are_refused() -> None:
     with pytest.raises(ConfigError, match="size = 10 is too small for the 4 characters"):
         learn_bert_subwords(["abcd"], kind="bpe", size=10)
