@@ -1,6 +1,7 @@
 """Intents: readers of published formats, few-shot parts, the network, the threshold, the folder, the commands."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -127,8 +128,10 @@ def test_hwu64_files(tmp_path: Path) -> None:
         (tmp_path / part / "alarm_set.csv").write_text(
             f'{header}null;alarm;set;"set [x : it]";"{text}";"Set."\n', "utf-8"
         )
+    (tmp_path / "trainset" / "more").mkdir()
+    (tmp_path / "trainset" / "more" / "play.csv").write_text(f"{header}null;music;play;x;jazz;x\n", "utf-8")
     found = read_intents(tmp_path)
-    assert found.train == (Utterance('set "it" for ten', "alarm_set"),)
+    assert found.train == (Utterance('set "it" for ten', "alarm_set"), Utterance("jazz", "music_play"))
     assert found.test == (Utterance("a; b", "alarm_set"),)
 
 
@@ -209,6 +212,9 @@ def test_no_text_is_in_both_parts_even_with_several_intents() -> None:
         rest, part = split_off(pool, 0.5, seed=seed)
         assert not {u.text for u in rest} & {u.text for u in part}
         assert [sum(u.intent == name for u in part) for name in ("a", "b", None)] == [5, 5, 0]
+    for one, other in (("a", "b"), ("a", None), ("b", None)):  # of any two
+        pool = tuple(Utterance(f"{n}", intent) for n in range(9) for intent in (one, other))
+        assert split_off((*pool, Utterance("x", "a"), Utterance("y", "b")), 0.5, seed=1)[1] == ()
 
 
 # encodings
@@ -361,6 +367,8 @@ def test_a_threshold_has_the_best_mean_of_both_kinds() -> None:
     # of equally good ones the lowest: rejecting the wrong answers at 3 and 4 gains nothing
     scores = np.array([[5.0, 0], [4.0, 0], [3.0, 0], [1.0, 0]], np.float32)
     assert fit_threshold(scores, np.array([0, 1, 1, -1])) == 2.0
+    scores = np.array([[1.0, 0], [2.0, 0], [5.0, 0]], np.float32)
+    assert fit_threshold(scores, np.array([0, 0, -1])) == 1.0  # rejects nothing
     generator = np.random.Generator(np.random.PCG64(4))
     scores = generator.normal(size=(60, 4)).astype(np.float32)
     labels = np.where(generator.random(60) < 0.3, -1, scores.argmax(1))
@@ -620,6 +628,15 @@ def test_the_folder_predicts_equally_and_refuses_another_encoder_and_damage(
             with pytest.raises(ArtifactError):
                 load_intents(place)
         (place / file).write_bytes(data)
+
+
+def test_a_classifier_moves_with_its_encoder(models: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(models["bi"], tmp_path / "a" / "bi")
+    encoder, name = load_encoder(str(tmp_path / "a" / "bi"), device="cpu"), str(tmp_path / "a" / "bi")
+    made = train_intents(IntentSplits(utterances(2)), encoder, encoder_name=name, grid=GRID, max_epochs=2).classifier
+    save_intents(tmp_path / "a" / "c", made)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert load_intents(tmp_path / "b" / "c").predict(["the bill"]) == made.predict(["the bill"])
 
 
 # the commands

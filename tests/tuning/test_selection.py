@@ -76,16 +76,17 @@ def test_random_terms_are_rarely_chosen() -> None:
 def test_inactive_lists_keep_their_figures() -> None:
     features, right = drawn(4, 30, [1.0, 1.0])
     active = np.arange(30) % 5 != 0
-    figures = np.full(30, 0.25), np.zeros(30)
-    selection = Selection(
-        features, [r if on else () for r, on in zip(right, active, strict=True)], np.arange(30), blocks(2),
-        active=active, figures=figures,
-    )  # fmt: skip
-    held = selection.held_out([0, 1])
+    shortened = [r if on else () for r, on in zip(right, active, strict=True)]
+    held, other = (
+        Selection(features, shortened, np.arange(30), blocks(2), active=active, figures=figures).held_out([0, 1])
+        for figures in ((np.full(30, 0.25), np.full(30, 0.5)), (np.zeros(30), np.zeros(30)))
+    )
     assert (held.reciprocal_rank[~active] == 0.25).all()
     assert (held.log_likelihood[~active] == 0).all()
-    assert (held.hit[~active] == 0).all()
+    assert (held.hit[~active] == 0.5).all()
     assert held.hit[active].mean() > 0.3
+    for name in ("reciprocal_rank", "hit"):  # earlier figures of active lists do not count
+        np.testing.assert_array_equal(getattr(held, name)[active], getattr(other, name)[active])
 
 
 def test_a_seed_gives_the_same_partitions_and_another_seed_others() -> None:
@@ -93,6 +94,14 @@ def test_a_seed_gives_the_same_partitions_and_another_seed_others() -> None:
     one, same, other = (Selection(features, right, np.arange(40), blocks(1), seed=s).held_out([0]) for s in (1, 1, 2))
     np.testing.assert_array_equal(one.log_likelihood, same.log_likelihood)
     assert not np.array_equal(one.log_likelihood, other.log_likelihood)
+
+
+def test_each_term_keeps_its_prior_in_any_order_of_the_terms() -> None:
+    features, right = drawn(7, 60, [1.0, 1.0])
+    terms = [TermColumns((0,), 0.01, False), TermColumns((1,), PRIOR_DEVIATION, False)]
+    weights = [Selection(features, right, np.arange(60), terms).weights(order) for order in ([0, 1], [1, 0])]
+    assert weights[0] == weights[1]
+    assert weights[0][0][0] < 0.2 < weights[0][1][0]
 
 
 def test_one_dialogue_is_fitted_on_itself() -> None:

@@ -64,9 +64,18 @@ def test_a_threshold_reaches_its_precision_on_its_lists(no_answer: float) -> Non
 def test_hidden_answers_are_never_right() -> None:
     _, right = outcomes(as_ranker(BI), SHARP, np.ones(80, np.bool_))
     assert not any(right)
-    _, some = outcomes(as_ranker(BI), SHARP, np.arange(80) % 2 == 0)
-    assert not any(some[::2])
-    assert any(some[1::2])
+    for hidden in (np.arange(80) % 2 == 0, np.arange(80) < 20, np.arange(80) >= 60):  # in other batches, too
+        _, some = outcomes(as_ranker(BI), SHARP, hidden)
+        assert not any(np.array(some)[hidden])
+        assert np.mean(np.array(some)[~hidden]) > 0.2
+
+
+def test_each_of_several_right_answers_is_right() -> None:
+    for first in range(3):
+        example = Example(("w9",), ("w1", "w2", "w3"), (first, *({*range(3)} - {first})), "a")
+        assert outcomes(as_ranker(BI), [example], np.zeros(1, np.bool_))[1] == [True]
+        scores, right = outcomes(as_ranker(BI), [example], np.ones(1, np.bool_))
+        assert (scores, right) == ([[]], [False])
 
 
 def test_a_reply_that_repeats_the_context_is_no_answer() -> None:
@@ -75,6 +84,8 @@ def test_a_reply_that_repeats_the_context_is_no_answer() -> None:
     scores, right = outcomes(as_ranker(BI), [example, other], np.zeros(2, np.bool_))
     assert [len(row) for row in scores] == [1, 2]
     assert right[0]
+    earlier = replace(example, context=("w1 w2", "w9"))  # any turn
+    assert [len(row) for row in outcomes(as_ranker(BI), [earlier], np.zeros(1, np.bool_))[0]] == [1]
 
 
 def test_an_answer_comes_from_the_candidates_of_all_lists() -> None:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_the_terms_that_made_the_answers_are_chosen_with_their_weights() -> None
     rows = {row["name"]: row for row in tuning.rows}
     assert rows["noise"]["weights"] == {}
     assert rows["other"]["with"]["MRR"]["low"] > 0 > rows["other"]["without"]["MRR"]["high"]
+    assert rows["bi"]["without"]["MRR"]["high"] < 0
     assert tuning.gain["log_likelihood"]["low"] > 0
     assert [point["terms"] for point in tuning.curve] == [["bi"], ["bi", "other"]]
     assert tuning.curve[1]["R@1"]["mean"] - tuning.curve[0]["R@1"]["mean"] == pytest.approx(tuning.gain["R@1"]["mean"])
@@ -110,10 +112,30 @@ def test_noise_is_no_ranker_of_several_terms() -> None:
         used = tuning.curve[-1 if tuning.is_better else 0]
         assert tuning.held_out.reciprocal_rank.mean() == pytest.approx(used["MRR"]["mean"])
         assert tuning.held_out.hit.mean() == pytest.approx(used["R@1"]["mean"])
+        lows = [tuning.gain[name]["low"] for name in ("log_likelihood", "MRR")]
+        assert tuning.is_better == (len(tuning.curve) > 1 and max(lows) > 0)
+        if len(tuning.curve) > 1 and not tuning.is_better:
+            alone = polyrank.tune([BI], lists, without=WITHOUT, seed=seed)
+            np.testing.assert_array_equal(tuning.held_out.log_likelihood, alone.held_out.log_likelihood)
         better += tuning.is_better
         if not tuning.is_better:
             assert repr(tuning.ranker) == "Ranker(1 bi)"
     assert better <= 2
+
+
+def test_a_reranker_without_a_sure_gain_leaves_no_trace() -> None:
+    """Random scores of pairs; in some cases they are added, and their gain has an interval with 0 in it."""
+    n_added = 0
+    for seed in (4, 5, 6):
+        lists = simulated(30, truth((EncoderTerm(BI), (3.0,))), seed)
+        tuning = polyrank.tune([BI, PairScorer()], lists, without=WITHOUT, seed=seed)
+        if len(tuning.curve) > 1 and not tuning.is_better:
+            alone = polyrank.tune([BI], lists, without=WITHOUT, seed=seed)
+            assert tuning.ranker.n_retrieved == alone.ranker.n_retrieved
+            assert tuning.ranker.relevance == alone.ranker.relevance
+            np.testing.assert_array_equal(tuning.held_out.log_likelihood, alone.held_out.log_likelihood)
+            n_added += 1
+    assert n_added
 
 
 def test_the_choice_depends_only_on_the_lists_and_the_seed() -> None:
@@ -161,6 +183,38 @@ def test_a_reranker_of_long_lists_scores_only_their_best() -> None:
     assert len(both.order) == 2
     assert both.ranker(both.order).n_retrieved == 25
     assert np.isfinite(both.steps[-1].log_likelihood).all()
+    before = both.held_out(searched.order)  # on the same candidates
+    assert both.steps[-2] == before
+    assert not np.allclose(before.log_likelihood, searched.steps[-1].log_likelihood)
+
+
+def test_copies_of_a_right_reply_are_right_in_a_shortlist() -> None:
+    """A re-ranker can change the ranks only of a list with a right and a wrong reply."""
+    lists = [Example(("w1",), ("w2", "w3", "w2"), (0,)), Example(("w1",), ("w2", "w3"), (1,))]
+    scored, encoder = ScoredLists(lists, None, lambda _, batches: batches), EncoderTerm(BI)
+    for n, active in ((2, [True, True]), (1, [False, False])):
+        shortlists = Shortlists.of([(encoder, (1.0,))], scored, n)
+        for texts, places, right in zip(shortlists.texts, shortlists.relevant, ("w2", "w3"), strict=True):
+            assert [texts[place] for place in places] == [text for text in texts if text == right]
+        assert shortlists.active.tolist() == active
+
+
+def test_each_term_has_its_own_prior_and_columns() -> None:
+    terms: list[Term] = [EncoderTerm(BI), Words(WordCounts.of(SAID)), EncoderTerm(OTHER)]
+    chosen = cross_choice(EXAMPLE_LISTS, terms).selection.blocks
+    assert [(block.prior, block.signed, len(block.columns)) for block in chosen] == [
+        (term.deviation, term.signed, len(term.features)) for term in terms
+    ]
+    assert len({block.prior for block in chosen}) == 2
+    assert [column for block in chosen for column in block.columns] == [*range(6)]
+
+
+def test_weights_are_in_units_of_the_encoder_with_several_vectors() -> None:
+    terms: list[Term] = [EncoderTerm(BI), EncoderTerm(WordEncoder("several", 3, several=True))]
+    choice = cross_choice(simulated(80, truth((terms[0], (2.0,)), (terms[1], (1.0,)))), terms)
+    first, second = choice.ranker(terms).terms
+    assert (first.term, first.weights, second.term) == (terms[1], (1.0,), terms[0])
+    assert second.weights[0] > 0
 
 
 @pytest.mark.parametrize("n_scored", [25, 40])
@@ -198,11 +252,22 @@ def test_no_answer_takes_longer_than_the_bound() -> None:
         both = choice.with_rerankers(terms[2:])
         assert len(both.order) == n_all
         assert both.curve()[-1]["milliseconds"] == sum(choice.durations[term] for term in both.order) <= (ms or 1e9)
+        if ms is None:  # what each of three terms adds to those before it
+            gain = sum(b.log_likelihood - a.log_likelihood for a, b in pairwise(both.steps))
+            np.testing.assert_allclose(both.likelihood, gain + both.steps[0].log_likelihood - both.first.log_likelihood)
+            rows = both.rows(both.ranker(both.order), both.order)
+            for before, after, row in zip(both.steps, both.steps[1:], rows[1:], strict=False):
+                added = after.reciprocal_rank.mean() - before.reciprocal_rank.mean()
+                assert row["with"]["MRR"]["mean"] == pytest.approx(added)
+            assert ["with" in row for row in rows] == [False, True, True]
     with pytest.raises(UsageError, match=r"no model answers in 9 ms: bi, the fastest, takes 10\.0; permit more"):
         cross_choice(lists, terms[:2], 9, encoder=10.0).start()
+    exact = cross_choice(lists, terms[:2], 10, encoder=10.0)
+    exact.start()
+    assert len(exact.order) == 1
 
 
-def test_times_are_of_one_answer() -> None:
+def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = EXAMPLE_LISTS[:12]
     assert milliseconds(Counts.of({"w1": 1}), lists, None, n_reranked=25) == 0
     assert milliseconds(CrossTerm(PairScorer()), lists, None, n_reranked=25) > 0
@@ -211,6 +276,12 @@ def test_times_are_of_one_answer() -> None:
     )
     with pytest.raises(UsageError, match=r"no model answers in 1e-06 ms: bi, the fastest"):
         polyrank.tune([BI], lists, ms=1e-6)
+    pairs = PairScorer()
+    milliseconds(CrossTerm(pairs), lists, None, n_reranked=3)
+    assert pairs.n_scored == 10 * 3  # of one answer each
+    monkeypatch.setattr("polyrank.tuning.durations.MAX_ROWS", 100)  # of more, the time is a multiple
+    few, many = (milliseconds(EncoderTerm(BI), lists, n, n_reranked=25) for n in (100, 10**7))
+    assert many > 100 * few
 
 
 # options
@@ -239,6 +310,9 @@ def test_a_fixed_weight_is_kept() -> None:
         fixed = [each.weights for each in tuning.ranker.terms if each.term.kind == "counts"]
         assert fixed == ([(weight,)] if weight else [])
         assert tuning.ranker.terms[0].weights == (1.0,)
+    lists = simulated(80, truth((EncoderTerm(BI), (2.0,)), (EncoderTerm(OTHER), (2.0,))))
+    terms = polyrank.tune([BI, OTHER], lists, dialogues=lists, without=["words"], weights={"hubs": 0.25}).ranker.terms
+    assert [each.weights for each in terms if each.term.kind == "hubs"] == [(0.25,)] * 2  # all of a kind
     for weights, reason in (
         ({"count": 1.0}, "no term is called 'count'; fix the weight of one of bi, "),
         ({"words": 1.0}, "words has 4 weights, so 1 cannot be fixed"),
