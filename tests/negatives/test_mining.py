@@ -151,6 +151,16 @@ def test_contexts_of_the_same_words_share_their_right_answers() -> None:
     assert [example.candidates for example in found.examples] == [("yes", "no"), ("it is", "no")]
 
 
+def test_no_turn_of_the_context_is_a_negative() -> None:
+    """The words of a turn decide in mining; a drawn text is left out if it equals a turn."""
+    example = Example(("Wifi is down!", "thanks", "the bill is high"), ("no",), (0,))
+    settings = HardNegatives(n_negatives=9)
+    wrong = mine([example], from_pool(Lengths(), POOL), settings).examples[0].candidates[1:]
+    assert set(wrong) == {"restart the router", "router light is red", "wifi"}
+    drawn = RandomNegatives(["thanks", "the bill is high", "wifi", "red"], 4, seed=1)
+    assert all(set(drawn(0, example, epoch)) == {"wifi", "red"} for epoch in range(5))
+
+
 def test_mining_equals_a_ranking_by_hand() -> None:
     found = mine(EXAMPLES[:1], from_pool(Lengths(), POOL), HardNegatives(n_negatives=2, first_rank=2, last_rank=3))
     assert found.examples[0].candidates == ("wifi is down", "restart the router", "the bill is high")
@@ -162,6 +172,7 @@ def test_a_reranker_drops_candidates_that_it_scores_as_right() -> None:
     found = mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths())
     assert set(found.examples[0].candidates[1:]) == {"thanks", "wifi"}  # only these are shorter than the right answer
     assert found.n_doubtful == 3
+    assert mine(EXAMPLES[:1] * 40, retrieve, plan, reranker=Lengths()).n_doubtful == 40 * 3  # of two batches
     strict = mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths(), margin=7.0)
     assert strict.examples[0].candidates[1:] == ("wifi",)
     assert mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths(), margin=-100.0).n_doubtful == 0
@@ -369,8 +380,9 @@ def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path
         assert found(3, TWICE[3], epoch) == ["Press reset!", "hold the button", "hi there"]  # its background differs
 
 
-def test_in_training_many_right_answers_leave_the_ranks_of_the_wrong_ones_full(tmp_path: Path) -> None:
-    examples = [Example(("hi",), (f"answer {number}",), (0,)) for number in range(150)]
+@pytest.mark.parametrize("n_right", [21, 22, 23, 88, 150])  # the first 22 texts are read at once, then four times more
+def test_in_training_many_right_answers_leave_the_ranks_of_the_wrong_ones_full(tmp_path: Path, n_right: int) -> None:
+    examples = [Example(("hi",), (f"answer {number}",), (0,)) for number in range(n_right)]
     pool, scorer = [*(example.candidates[0] for example in examples), "bye", "thanks"], Fixed()
     plan = HardNegatives(n_negatives=2, last_rank=2)
     found = MinedNegatives(examples, scorer, pool, plan, every=1, folder=tmp_path)  # type: ignore[arg-type]  # a double
@@ -636,6 +648,9 @@ def test_an_example_with_many_right_answers_may_be_any_of_a_batch() -> None:
     first, second = ([drawn[row + start].candidates[1:] for row in range(32) if row != 3] for start in (0, 32))
     assert len({*first}) > 1
     assert first != second  # of the same texts
+    unanswered = replace(asked[0], relevant=())  # the other examples keep their draws
+    others = mine([unanswered, *asked[1:]], from_pool(BM25(), pool), HardNegatives(n_negatives=2, last_rank=20))
+    assert others.examples == drawn[1:]
 
 
 def test_right_answers_may_be_named_by_id(tmp_path: Path) -> None:
@@ -679,7 +694,8 @@ def test_the_default_ranks_are_the_same_everywhere() -> None:
 
 
 def test_right_answers_of_further_examples_are_not_wrong() -> None:
-    example, other = (Example(context, (right,), (0,)) for context, right in ((("wifi",), "ok"), (("WiFi!",), POOL[2])))
+    said = (("wifi", "ok"), ("WiFi!", POOL[2]), ("wifi?", POOL[4]))
+    example, *others = (Example((context,), (right,), (0,)) for context, right in said)
     settings = HardNegatives(n_negatives=len(POOL), last_rank=len(POOL))
-    found = [mine([example], from_pool(BM25(), POOL), settings, further=more).examples[0] for more in ((), (other,))]
-    assert {*found[0].candidates} - {*found[1].candidates} == {POOL[2]}
+    found = [mine([example], from_pool(BM25(), POOL), settings, further=more).examples[0] for more in ((), others)]
+    assert {*found[0].candidates} - {*found[1].candidates} == {POOL[2], POOL[4]}
