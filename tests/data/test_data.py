@@ -364,13 +364,15 @@ def test_parquet_that_is_not_utf8(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    raw = pyarrow.array([b"d", b"\xff", b"e"])
-    texts = pyarrow.Array.from_buffers(pyarrow.string(), 3, raw.buffers())
     path = tmp_path / "x.parquet"
-    parquet.write_table(pyarrow.table({"context": ["a", "b", "c"], "response": texts}), path)
-    assert [example.id for example in read_examples(path, skip_bad=True).examples] == ["x:1", "x:3"]
-    with pytest.raises(DataError, match=r"x\.parquet:2: holds text that is not UTF-8"):
-        read_examples(path)
+    for before in (1, 1200):  # in the first batch or the second
+        raw = pyarrow.array([*[b"d"] * before, b"\xff", b"e"])
+        texts = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), raw.buffers())
+        parquet.write_table(pyarrow.table({"context": ["a"] * len(raw), "response": texts}), path)
+        ids = [example.id for example in read_examples(path, skip_bad=True).examples]
+        assert ids == [f"x:{line}" for line in (*range(1, before + 1), before + 2)]
+        with pytest.raises(DataError, match=rf"x\.parquet:{before + 1}: holds text that is not UTF-8"):
+            read_examples(path)
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

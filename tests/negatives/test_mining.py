@@ -378,6 +378,9 @@ def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path
         assert found(1, TWICE[1], epoch) == ["Press reset!", "hold the button", "call us"]
         assert found(2, TWICE[2], epoch) == ["call us", "hi there", "hi"]
         assert found(3, TWICE[3], epoch) == ["Press reset!", "hold the button", "hi there"]  # its background differs
+    (tmp_path / "other").mkdir()
+    pool = ["hi there", "hi", "bye", "hold the button", "thanks"]
+    assert mined(tmp_path / "other", pool)(1, TWICE[1], 0) == ["bye", "hold the button", "thanks"]
 
 
 @pytest.mark.parametrize("n_right", [21, 22, 23, 88, 150])  # the first 22 texts are read at once, then four times more
@@ -637,9 +640,9 @@ def test_many_right_answers_leave_the_ranks_of_the_wrong_ones_full() -> None:
 def test_an_example_with_many_right_answers_may_be_any_of_a_batch() -> None:
     """The texts to read and the draws depend on the example, not on its place in a batch."""
     right = tuple(f"reset {number}" for number in range(40))
-    asked = [Example((f"hello {n}",), ("bye",), (0,)) for n in range(40)]
+    asked = [Example((f"hello x{n}",), ("bye",), (0,)) for n in range(40)]  # no text has the word with the number
     asked[3] = asked[35] = Example(("how do i reset",), right, (*range(40),))
-    asked += [Example((f"hello {n}",), ("bye",), (0,)) for n in range(40, 70)]
+    asked += [Example((f"hello x{n}",), ("bye",), (0,)) for n in range(40, 70)]
     pool = [*right, "bye", *(f"reset or {word}" for word in ("hello", "hi", "what"))]
     found = mine(asked, from_pool(BM25(), pool), HardNegatives(n_negatives=3, last_rank=3))
     assert found.n_short == 0
