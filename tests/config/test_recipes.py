@@ -25,7 +25,7 @@ from polyrank.config.models import (
     PolyConfig,
     TextPolicy,
 )
-from polyrank.config.pretrain import PretrainText
+from polyrank.config.pretrain import PretrainText, ScratchModel, pretrain_recipe_from_dict
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.schedules import (
     ConstantSchedule,
@@ -242,6 +242,7 @@ def test_inverse_sqrt_equals_its_formula() -> None:
         ({"schedule": "linear"}, "train.schedule = 'linear' is not a table; write train.schedule.kind = \"linear\""),
         ({"factor": 0.1}, 'unknown key "train.factor"; did you mean "train.schedule.factor"?'),
         ({"temperature": 3.0}, 'unknown key "train.temperature"; did you mean "train.method.temperature"?'),
+        ({"steps": 3}, 'unknown key "train.steps"; did you mean "train.max_steps"?'),  # not train.schedule.warmup_steps
         ({"method": {"kind": "distill"}}, 'missing key "train.method.teacher"'),
         ({"method": {"kind": ["listwise"]}}, "is not one of in_batch, convert, listwise, distill, mutual"),
         ({"method": {"kind": "convert"}}, 'train.method.kind = "convert" is not for model.kind = "bi"'),
@@ -297,6 +298,7 @@ LISTS = {"kind": "listwise"}
             {"kind": "bi"}, {"negatives": {"sources": ["mined"], "redraw": False}},
             ["train.negatives.redraw = false has no effect: it is for given and random negatives"],
         ),
+        ({"kind": "bi"}, {"negatives": {"sources": ["mined", "random"], "redraw": False, "remine_epochs": 2}}, []),
         ({"kind": "bi", "projection_dim": 4}, {"new_lr": 0.1, "decay_new": True, "new_dropout": 0.1}, []),
         ({"kind": "poly"}, {"new_lr": 0.1, "decay_new": True}, []),
         ({"kind": "bi"}, {"clip_embeddings_norm": 2.0, "train_layers": "all"}, []),
@@ -325,6 +327,10 @@ def test_a_network_inherits_a_setting_that_only_the_other_uses() -> None:
         assert found.reranker is not None
         assert (found.reranker.train.new_lr, found.reranker.train.decay_new) == (0.1, True)
         assert without_effect(found) == []
+    sigmoid = {"method": MUTUAL | {"sigmoid": True}}
+    for pair, is_named in (("bi cross", False), ("cross bi", False), ("bi bi", True)):
+        one, other = ({"kind": kind} for kind in pair.split())
+        assert bool(without_effect(recipe_from_dict(values(sigmoid, model=one, reranker=other)))) is is_named
     second = {"kind": "bi", "train": {"new_lr": 0.2}}
     found = recipe_from_dict(values(own, model={"kind": "cross"}, reranker=second))
     assert without_effect(found) == [f"reranker.train.new_lr = 0.2 {NOTHING_NEW}"]
@@ -378,12 +384,58 @@ def test_the_command_line_refuses_and_sets(
         (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),
         (DataConfig, {"train": "x", "max_train": 0}, "max_train = 0 must be at least 1"),
+        (NetworkTraining, {"betas": (0.5, 1.0)}, "betas = [0.5, 1.0] must be below 1"),
+        (NetworkTraining, {"betas": (0.5, 0.9, 0.9)}, "betas = [0.5, 0.9, 0.9] has 3 numbers; give 2"),
+        (NetworkTraining, {"lr": math.inf}, "lr = inf is not finite"),
+        (TrainConfig, {"batch_size": 8, "chunk_size": 8}, "chunk_size = 8 is not below the 8 texts of a batch"),
+        (
+            TrainConfig,
+            {"batch_size": 8, "chunk_size": 32, "negatives": NegativesConfig(n=3)},
+            "chunk_size = 32 is not below the 32 texts of a batch",
+        ),
+        (ScratchModel, {"hidden": 100, "heads": 8}, "hidden = 100 is not a multiple of heads = 8"),
     ],
 )
 def test_ranges_are_refused_by_the_settings_themselves(kind: Any, values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind(**values)
     assert message in str(caught.value)
+
+
+def test_settings_at_the_ends_of_their_ranges_are_accepted() -> None:
+    assert NegativesConfig(remine_ranks=(3, 3)).remine_ranks == (3, 3)
+    assert TrainConfig(batch_size=8, chunk_size=7).chunk_size == 7
+    assert TrainConfig(batch_size=8, chunk_size=31, negatives=NegativesConfig(n=3)).chunk_size == 31
+    for given, window in ((None, 50), (1, 1), (7, 7)):
+        assert TrainConfig(method=ListwiseMethod(), length_window=given).window == window
+    for given, window in ((None, 1), (7, 7)):
+        assert TrainConfig(length_window=given).window == window
+    for optimizer, decay in (("adamw", 0.01), ("adadelta", 0.01), ("adamax", 0.0)):
+        assert NetworkTraining(optimizer=optimizer).decay == decay  # type: ignore[arg-type]
+        assert NetworkTraining(optimizer=optimizer, weight_decay=0.5).decay == 0.5  # type: ignore[arg-type]
+    lowest = CosineSchedule(final_lr=1e-4)
+    assert lowest.after_warmup(9, 0, 10, 1e-3) == pytest.approx(0.1)  # of the peak
+    assert lowest.after_warmup(9, 0, 10, 0.0) == 0.0
+
+
+def test_a_pretraining_is_checked_against_the_length_of_its_inputs() -> None:
+    tables: dict[str, Any] = {"output": "run", "data": {"train": "x"}, "text": {"max_tokens": 300}}
+    for model, train, message in (
+        ({"positions": 300}, {"batch_tokens": 300, "micro_batch_tokens": 300}, None),
+        ({"positions": 299}, {}, r"text.max_tokens = 300 is above model.positions = 299"),
+        ({}, {"batch_tokens": 299}, "train.batch_tokens = 299 is less than one input"),
+        ({}, {"micro_batch_tokens": 299}, "train.micro_batch_tokens = 299 is less than one input"),
+        ({"backbone": "embedded", "layers": 3, "heads": 2}, {}, "model.layers applies to a network from scratch"),
+    ):
+        recipe = {**tables, "model": model, "train": train}
+        if message is None:
+            assert pretrain_recipe_from_dict(recipe).train.micro_batch_tokens == 300
+        else:
+            with pytest.raises(ConfigError, match=message):
+                pretrain_recipe_from_dict(recipe)
+    for decay in (0.0, 0.1):
+        steps = pretrain_recipe_from_dict({**tables, "train": {"weight_decay": decay, "lr": 3e-4}}).train.of_network
+        assert (steps.lr, steps.decay, steps.decay_new, steps.train_layers) == (3e-4, decay, decay > 0, "all")
 
 
 def test_contradictory_recipes_are_refused() -> None:
@@ -406,7 +458,13 @@ def test_contradictory_recipes_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             Recipe(data=DATA, output="run", **changes)
+    mined = TrainConfig(method=MutualMethod(), negatives=NegativesConfig(sources=("mined",)))
+    for first, second in ((CrossConfig(), BiConfig()), (BiConfig(), CrossConfig())):  # one of two encodes
+        pair = Partner(model=second, train=NetworkTraining())  # type: ignore[arg-type]
+        assert Recipe(model=first, data=DATA, output="run", train=mined, reranker=pair).train == mined  # type: ignore[arg-type]
     partner = Partner(model=CrossConfig(), train=NetworkTraining())
+    with pytest.raises(ConfigError, match="needs a network that encodes"):
+        Recipe(model=CrossConfig(), data=DATA, output="run", train=mined, reranker=partner)
     with pytest.raises(ConfigError, match=r"\[reranker\]"):
         Recipe(model=BiConfig(), data=DATA, output="run", reranker=partner)
 
@@ -608,11 +666,18 @@ def test_paths_of_a_file_are_relative_to_it_and_those_of_changes_to_the_working_
 ) -> None:
     (tmp_path / "recipes").mkdir()
     file = tmp_path / "recipes" / "r.toml"
-    file.write_text('output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "a.jsonl"\nvalid = "/b.jsonl"\n', "utf-8")
+    data = 'train = "a.jsonl"\nvalid = "/b.jsonl"\ncache = "c"'
+    file.write_text(f'output = "run"\n[model]\nkind = "bi"\n[data]\n{data}\n', "utf-8")
     monkeypatch.chdir(tmp_path)
     found = load_recipe(file, ['data.test="c.jsonl"'])
     assert (found.output, found.data.train) == (str(tmp_path / "recipes/run"), str(tmp_path / "recipes/a.jsonl"))
     assert (found.data.valid, found.data.test) == ("/b.jsonl", str(tmp_path / "c.jsonl"))
+    assert found.data.cache == str(tmp_path / "recipes/c")
+    assert load_recipe(file, ["data.train=k=v.jsonl"]).data.train == str(tmp_path / "k=v.jsonl")
+    file.with_name("convert.toml").write_text(
+        'output = "run"\n[model]\nkind = "convert"\n[text]\nvocabulary = "words.txt"\n', "utf-8"
+    )
+    assert load_recipe(file.with_name("convert.toml")).text.vocabulary == str(tmp_path / "recipes/words.txt")  # type: ignore[union-attr]
     assert load_recipe(file, ['output="other"']).output == str(tmp_path / "other")
     assert load_recipe(file, ["data.valid=none"]).data.valid is None
     tables = {"output": "run", "data": {"train": "a.jsonl"}}

@@ -13,9 +13,9 @@ from polyrank.config.checked import Settings, field_types, without_none
 from polyrank.config.models import TextPolicy
 from polyrank.config.recipe import DataConfig, recipe_from_dict
 from polyrank.config.schema import meanings, pretrain_schema, recipe_schema
-from polyrank.config.serving import HookKind, read_serving
+from polyrank.config.serving import HookKind, ServingSettings, check_reach, checked_name, read_serving
 from polyrank.config.train import TrainConfig
-from polyrank.errors import ConfigError
+from polyrank.errors import ConfigError, UsageError
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -53,6 +53,10 @@ def test_the_schema_accepts_every_recipe_of_this_repository(path: Path) -> None:
         {"train": {"schedule": {"kind": "step"}}},
         {"text": {"background": "nowhere"}},
         {"trian": {}},
+        {"train": {"betas": [0.9, 0.98, 0.99]}},
+        {"train": {"betas": [0.9]}},
+        {"train": {"clip_norm": 0}},
+        {"train": {"dropout": 1.1}},
     ],
 )
 def test_the_schema_refuses_what_polyrank_refuses(change: dict[str, Any]) -> None:
@@ -88,8 +92,20 @@ def test_keys_that_are_described_together_are_all_described() -> None:
                 in two lines.
         """
 
+    class More(Settings):
+        """Some more.
+
+        Args:
+            five: another one.
+            one: in other words,
+                of three
+                lines.
+        """
+
     both = "the others, in two lines."
     assert meanings(Settings) == {"one": "the first.", "two": both, "three": both, "four": both}
+    more = {"one": "in other words, of three lines.", "five": "another one."}
+    assert meanings(More) == {"two": both, "three": both, "four": both, **more}
 
 
 HOOK = {"url": "https://desk.example", "secret_file": "secret", "token_file": "token", "admin": "7"}
@@ -117,3 +133,49 @@ def test_all_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
         assert path == str(tmp_path / name)
     assert (feedback.file, hook.url) == ("elsewhere.db", "u")
     assert read_serving(tmp_path / "serve.toml", ["i"])[1].feedback.file == str(tmp_path / "f.db")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("unix:/run/p.sock", True),
+     ("0.0.0.0", False), ("::", False), ("192.168.0.1", False), ("10.1.2.3", False), ("169.254.1.1", False),
+     ("fd00::1", False), ("localhost.example", False), ("desk.example", False)],
+)  # fmt: skip
+def test_an_address_that_other_machines_can_reach_needs_keys(host: str, is_ours: bool) -> None:
+    if is_ours:
+        check_reach(ServingSettings(host=host))
+    else:
+        with pytest.raises(UsageError, match=f"^{host} can be reached by other machines"):
+            check_reach(ServingSettings(host=host))
+    check_reach(ServingSettings(host=host, api_key_file="keys"))
+
+
+def test_names_of_served_models_are_distinct_and_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").mkdir()
+    config = tmp_path / "config" / "serve.toml"
+    (config.parent / "index").mkdir(parents=True)
+    config.write_text('[models]\nsupport = "index"\nother = "bm25"\n', "utf-8")
+    served, _ = read_serving(config, ["x=y=z", "a=b", "runs/My Model/", "hf:owner/Name"])
+    assert served == {
+        "support": str(config.parent / "index"), "other": "bm25",
+        "x": "y=z", "a-b": "a=b", "my-model": "runs/My Model/", "name": "hf:owner/Name",
+    }  # fmt: skip
+    for again in ("bm25", "elsewhere"):
+        with pytest.raises(UsageError, match=f"other is already the name of bm25; give another name, as OTHER={again}"):
+            read_serving(config, [f"other={again}"])
+    assert checked_name("a" * 128) == "a" * 128
+    for wrong in ("", "a" * 129, "-a", "a:query", "a:candidate", "a:latest", "a b"):
+        with pytest.raises(UsageError, match="is not a valid name"):
+            checked_name(wrong)
+    for name in ("a:queries", "query", "x:candidate:y"):
+        assert checked_name(name) == name
+
+
+def test_texts_are_kept_only_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "serve.toml").write_text("[feedback]\nkeep_text = true\n", "utf-8")
+    for file, changes in ((None, {"feedback_keep_text": True}), (tmp_path / "serve.toml", {})):
+        with pytest.raises(ConfigError, match="`keep_text` needs a file"):
+            read_serving(file, ["i"], changes)
+        _, settings = read_serving(file, ["i"], {**changes, "feedback_file": "f.db"})
+        assert settings.feedback.keep_text

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,11 @@ def test_several_seeds_are_summarised_by_hand() -> None:
     assert [row["metrics"]["R@1"] for row in rows] == [(1.0 + 0.5) / 2, 0.0]
     with pytest.raises(DataError, match="evaluated on different examples"):
         summarise([first, ranked([1, 2, 2, 2], "other")])
+    moved = [replace(record, relevant=(1,)) for record in second.records]
+    with pytest.raises(DataError, match="evaluated on different examples"):  # the same lists with other answers
+        summarise([first, Evaluation(tuple(moved), "pool")])
+    tied = [replace(record, placement=Placement(C, (Group(0, 2, 1),))) for record in second.records[:2]]
+    assert summarise([first, Evaluation((*tied, *second.records[2:]), "pool")])["ties"] == 2 / 8
 
 
 def test_tests_of_several_metrics_equal_the_single_ones() -> None:
@@ -119,8 +125,9 @@ def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
     assert group_by_model([alone[0], other, alone[1]]) == [
         ModelScores("poly", (1, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="poly has seed 1 twice; name them apart"):
-        group_by_model([alone[0], alone[0]])
+    for twice in alone:
+        with pytest.raises(UsageError, match=f"poly has seed {twice.seeds[0]} twice; name them apart"):
+            group_by_model([*alone, other, twice])
 
 
 def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -> None:
@@ -199,6 +206,24 @@ def test_markdown_has_as_many_cells_in_each_line(rows: list[dict[str, Any]]) -> 
     assert f"**{100 * figure[0]:.1f} ± {100 * figure[1]:.1f}** †" in lines[3]
     assert "± standard deviation over seeds; in brackets 95% intervals" in lines[5]
     assert "† differs from a|b_50%" in lines[7]
+    assert "adjusted" not in lines[7]  # of one comparison
+
+
+def test_marks_are_of_adjusted_tests(rows: list[dict[str, Any]]) -> None:
+    base, row = rows
+    row["against"] |= {"p": 0.03, "p_adjusted": 0.03}
+    other = {**row, "name": "second", "against": {**row["against"], "p": 0.04, "p_adjusted": 0.06, "others": []}}
+    lines = markdown([base, row, other], ["R@1"]).splitlines()
+    assert ["†" in line for line in lines[2:5]] == [False, True, False]
+    assert "adjusted for 2 comparisons (Holm)" in lines[-1]
+    row["against"] |= {"p_adjusted": 0.05, "others": []}
+    assert "†" not in markdown([base, row, other], ["R@1"])
+
+
+def test_latex_means_every_character_of_a_name_itself() -> None:
+    row = {"n_examples": 1, "n_candidates": 2, "metrics": {"R@1": 0.5}}
+    name = latex([{"name": "a&b%c$d#e_f{g}h~i^j\\k", **row}], ["R@1"]).splitlines()[5].partition(" & 1 &")[0]
+    assert name == (r"a\&b\%c\$d\#e\_f\{g\}h\textasciitilde{}i\textasciicircum{}j\textbackslash{}k")
 
 
 def test_latex_is_escaped_and_balanced(rows: list[dict[str, Any]]) -> None:
@@ -392,6 +417,11 @@ def test_rows_and_scores_files_name_the_fingerprint_of_every_model(tmp_path: Pat
     assert [row["fingerprints"] for row in found.rows] == [
         {"first": first}, {}, {"both": ranker.fingerprint, "first": first, "second": second},
     ]  # fmt: skip
+    seeds = [Ranker([(EncoderTerm(each), (1.0,))]) for each in encoders]  # of one name, so that they share a row
+    for each in seeds:
+        each.name = "seeds"
+    (row,) = evaluate_models(seeds, read_task(lists)).rows
+    assert row["fingerprints"] == {"seeds": seeds[1].fingerprint, "first": first, "second": second}
     for file, fingerprint in ((files[0], first), (files[2], ranker.fingerprint)):
         assert file is not None
         assert read_scores_and_header(file)[1]["fingerprint"] == fingerprint

@@ -71,6 +71,10 @@ EXAMPLES = [
 def test_a_table_of_examples_has_the_figures_as_its_means() -> None:
     pytest.importorskip("pandas")
     unanswerable = Example(("turn",), ("a", "b"), (), "none")
+    several = ByRule(lambda context, texts: [-int(text) for text in texts])
+    numbers = Example(("turn",), tuple("3124"), (0, 2), "several")  # ranks 3 and 2
+    (row,) = evaluate(several, [numbers]).to_pandas().to_dict("records")
+    assert (row["rank"], row["n_relevant"], row["MRR"]) == (2, 2, 1 / 2)
     result = evaluate(noisy, [unanswerable, *EXAMPLES])
     frame, figures = result.to_pandas(), summarise(result)["metrics"]
     assert frame["id"].tolist() == [example.id for example in EXAMPLES]
@@ -142,6 +146,13 @@ def test_pools_and_copies_of_the_right_text(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     read_task(missing, pool=tmp_path / "pool.jsonl", notify=lines.append)
     assert lines[-1] == "2 examples of 2 name right answers that are not in the pool; only those in it count"
+    known = Example(("yes",), relevant_ids=("a",), id="5")
+    read_task([*missing, known, *missing], pool=tmp_path / "pool.jsonl", limit=3, notify=lines.append)
+    assert lines[-1].startswith("2 examples of 3 name")
+    short = [Example(("yes",), ("yes",), (0,), str(n)) for n in range(4)]
+    task = read_task([short[0], *EXAMPLES[:3], *short], limit=3, notify=lines.append)
+    assert ([one.id for one in task.examples], task.n_left_out) == (["e0", "e1"], 1)
+    assert lines[-1].startswith("1 of 3 examples left out")
 
 
 def test_examples_without_an_answer_are_counted_apart() -> None:
@@ -275,6 +286,7 @@ GOOD = {"id": "a", "turns": 1, "relevant": [0], "n": 3, "groups": [[1, 1, 1]]}
         ({"scores": [0.5], "relevant": [1]}, "outside the 1 candidates"),
         ({"scores": ["1", "2"]}, "not a number"),
         ({"scores": 3}, "not iterable"),
+        ({"groups": [[1, 1, 1, 1]], "grades": [0]}, "'0' is not a whole number of at least 1"),
     ],
 )
 def test_lines_that_do_not_belong_in_a_scores_file(tmp_path: Path, changed: dict[str, object], message: str) -> None:
@@ -428,6 +440,8 @@ def test_the_seed_draws_the_resamples() -> None:
     assert breakdown(result) == breakdown(result, seed=0) != breakdown(result, seed=1)
     other = Evaluation(tuple(outcomes(*(at(1 + i % 5) for i in range(40)))), "lists")
     assert paired_test(result, other) == paired_test(result, other, seed=0) != paired_test(result, other, seed=1)
+    (low, high) = summarise(result, n_bootstrap=1)["intervals"]["MRR"]  # no more resamples than were requested
+    assert low == high
 
 
 def test_a_breakdown_by_hand() -> None:
@@ -447,6 +461,8 @@ def test_a_breakdown_by_hand() -> None:
         {"R@1": 0.5, "MRR": 0.75}, {"R@1": 0.5, "MRR": 0.625}, {"R@1": 0, "MRR": 0.5}, {"R@1": 0, "MRR": 0.2},
     ]  # fmt: skip
     assert by_turns[0]["intervals"] == {"R@1": [0, 1], "MRR": [0, 1]}  # two examples tell little
+    talks = [replace(record, id=f"{record.id[0]}#{i}") for i, record in enumerate(records)]
+    assert breakdown(Evaluation(tuple(talks), "lists"))[0] == by_turns[0]  # also if both are of one dialogue
     length = {"a0": 6, "a1": 7, "b0": 3, "c0": 4, "d0": 4, "e0": 5}
     other = breakdown(Evaluation(tuple(records), "lists"), length=lambda r: length[r.id], edges=(3, 4, 6))
     assert [(r["from"], r["to"], r["n_examples"]) for r in other] == [(3, 3, 1), (4, 5, 3), (6, None, 2)]
@@ -652,7 +668,7 @@ def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], 
     axes = figures[0].axes[-1]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2-3", "16-"]
     drawn = {container.get_label(): container for container in axes.containers}
-    assert set(legend_of(axes)) == {"short", "both"}
+    assert legend_of(axes) == ["both", "short"]  # as the ends of the lines lie, highest first
     for aside, name, evaluation in ((-0.075, "short", short), (0.075, "both", both)):
         rows = breakdown(evaluation)
         line, _, (bars,) = drawn[name].lines
@@ -733,6 +749,8 @@ def test_an_example_without_an_id_is_a_dialogue_alone() -> None:
     assert "n_dialogues" not in summarise(of_ids([""] * 9))
     assert "n_dialogues" not in summarise(of_ids(["a#1", *[""] * 8]))
     assert summarise(of_ids(["a#1", "a#2", *[""] * 7]))["n_dialogues"] == 8
+    marked = ["a#b#1", "a#b#2", "a#c#1", "a#d", "a#e", "#1", "#2"]  # only a last number is that of an example
+    assert summarise(of_ids(marked))["n_dialogues"] == 6
 
 
 def test_one_dialogue_is_named_as_the_unit() -> None:
@@ -741,6 +759,8 @@ def test_one_dialogue_is_named_as_the_unit() -> None:
     assert summary["n_dialogues"] == 1
     assert paired_test(of_ids(ids), of_ids(ids, constant))["n_dialogues"] == 1
     assert "over examples of one dialogue" in markdown([{"name": "it", **summary}])
+    several = summarise(of_ids([f"{n % 3}#{n}" for n in range(9)]))
+    assert "over dialogues" in markdown([{"name": "it", **summary}, {"name": "them", **several}])
 
 
 def test_all_right_or_all_wrong_is_not_certain() -> None:
@@ -770,8 +790,9 @@ def test_grades_are_kept_in_scores_files(tmp_path: Path) -> None:
     pool = [Candidate(name, f"{name} text") for name in "abcd"]
     graded = Example(("a text",), relevant_ids=("a", "c"), grades=(1, 3), id="1")
     plain = Example(("b text",), relevant_ids=("b",), id="2")
-    found = evaluate(BM25(), [graded, plain], pool=pool)
-    assert found.records[0].placement.grades == (3, 1)
+    named_twice = Example(("d text",), ("d text",), (0,), relevant_ids=("a",), grades=(3,), id="3")
+    found = evaluate(BM25(), [graded, plain, named_twice], pool=pool)
+    assert [record.placement.grades for record in found.records] == [(3, 1), (), (3, 1)]
     write_scores(tmp_path / "scores.jsonl", found)
     assert read_scores(tmp_path / "scores.jsonl").records == found.records
     assert summarise(found)["metrics"]["nDCG@10"] < 1

@@ -49,6 +49,8 @@ def test_near_copies_of_the_answer_among_the_wrong_are_found() -> None:
     found = {one["id"]: one for one in find_suspects([evaluate(BM25(), lists)], lists)}
     assert found["copies"]["near_copies"] == ["your code is 34", "YOUR CODE IS 12."]
     assert is_near_copy("we ship it to you on the very same day", "we ship it to you on the same day")
+    assert is_near_copy("pay this bill today", "pay this bill today please")  # four of five words are common
+    assert not is_near_copy("pay this bill", "pay this bill today")
     assert not is_near_copy("?", "hello")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from polyrank.data import read_examples, read_replies
-from polyrank.errors import UsageError
-from polyrank.loading.extensions import extension
+from polyrank.errors import DataError, PolyrankError, UsageError
+from polyrank.loading.extensions import extension, polyrank_errors
 from processes import run
 
 Write = Callable[[str, Any], Path]
@@ -38,3 +38,22 @@ def test_a_missing_distribution_is_named(write: Write, monkeypatch: pytest.Monke
         read_replies(write("r.csv", "text\nyes\n"))
     with pytest.raises(UsageError, match="polyrank-ray is not installed; install it with: pip install polyrank-ray"):
         extension("ray")
+
+
+class RefusalError(Exception):
+    """An error of an extension."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.exit_code = code
+
+
+@pytest.mark.parametrize("kind", [UsageError, DataError])
+def test_errors_of_extensions_are_polyranks_of_the_same_code(kind: type[PolyrankError]) -> None:
+    with pytest.raises(kind, match=f"code {kind.exit_code}") as raised, polyrank_errors():
+        raise RefusalError(kind.exit_code)
+    assert raised.value.exit_code == kind.exit_code
+    with pytest.raises(RefusalError), polyrank_errors():
+        raise RefusalError(99)
+    with pytest.raises(KeyError), polyrank_errors():
+        raise KeyError

@@ -1,8 +1,10 @@
 """Names and paths are resolved to references once, before any file is opened."""
 
+import json
 import shutil
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from polyrank.config.runs import seeds_inside
 from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model
+from polyrank.loading.backbones import BackboneRef
+from polyrank.loading.folders import models_inside, stamp
 from polyrank.loading.hub import connect_to_hub
 from polyrank.loading.models import absolute_name, check_apart, model_folder, moved_name, portable_name, resolved_name
 from polyrank.loading.recipes import _start, load_recipe, resolve_recipe
-from polyrank.loading.runs import resolve_runs
+from polyrank.loading.runs import resolve_runs, unfinished_seeds
 from polyrank.models import new_model
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.open import load
@@ -50,6 +54,7 @@ def test_the_length_of_vectors_is_a_part_of_a_name(tmp_path: Path, tiny_backbone
     (tmp_path / "model").mkdir()
     name = f"untuned:{tmp_path / 'model'}#truncate_dim=64"
     assert (resolve_model(name).truncate_dim, resolve_model(name).backbone) == (64, str(tmp_path / "model"))
+    assert resolve_model(name).name == name  # with which a ranker or an index stores it
     assert portable_name(name, tmp_path / "ranker") == "untuned:../model#truncate_dim=64"
     assert resolved_name("untuned:../model#truncate_dim=64", tmp_path / "ranker") == absolute_name(name) == name
     assert absolute_name("owner/model#truncate_dim=64") == "hf:owner/model#truncate_dim=64"
@@ -119,8 +124,11 @@ def test_a_backbone_in_settings_is_the_hub_only_by_hf() -> None:
 def test_a_bare_name_is_not_looked_up_where_the_hub_needs_a_prefix(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a model folder"):
         resolve_model("models/support", bare_hub_names=False)
-    with pytest.raises(ConfigError, match="folder models/support does not exist"):
-        resolve_backbone("models/support", bare_hub_names=False)
+    for name in ("models/support", "bert-base-uncased"):
+        with pytest.raises(ConfigError, match=f"folder {name} does not exist"):
+            resolve_backbone(name, bare_hub_names=False)
+    with pytest.raises(OfflineError):
+        resolve_backbone("bert-base-uncased")
     for resolve in (resolve_model, resolve_backbone):
         with pytest.raises(OfflineError):
             resolve("hf:models/support", bare_hub_names=False)
@@ -161,6 +169,82 @@ def test_seeds_in_the_working_directory_are_of_one_model(
     assert [(one.group, one.seed) for one in found] == [(".", 1), (".", 2)]
 
 
+def test_the_models_of_a_mutual_training_are_those_of_each_network_by_seed(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    for place in ("seed-2/reranker", "seed-10/retriever", "seed-2/retriever", "seed-10/reranker"):
+        shutil.copytree(tiny_encoders["bi"], tmp_path / "run" / place / "model")
+    networks = [(name, seed) for name in ("retriever", "reranker") for seed in (2, 10)]
+    assert models_inside(tmp_path / "run") == [
+        tmp_path / "run" / f"seed-{seed}" / name / "model" for name, seed in networks
+    ]
+    found = resolve_runs([str(tmp_path / "run")])
+    assert [(one.group, one.seed) for one in found] == [(f"{tmp_path / 'run'}/{name}", seed) for name, seed in networks]
+    assert unfinished_seeds(str(tmp_path / "run")) == []
+    shutil.rmtree(tmp_path / "run/seed-10/retriever")
+    assert unfinished_seeds(str(tmp_path / "run")) == []
+    shutil.rmtree(tmp_path / "run/seed-10/reranker")
+    assert unfinished_seeds(str(tmp_path / "run")) == [tmp_path / "run/seed-10"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "longest"),
+    [({"max_position_embeddings": 512}, 512), ({"max_position_embeddings": 0}, None),
+     ({"max_position_embeddings": -1}, None), ({"max_position_embeddings": "512"}, None), ({}, None), ([512], None)],
+)  # fmt: skip
+def test_the_longest_input_of_a_backbone_is_a_positive_number(
+    stated: object, longest: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(stated), "utf-8")
+    assert BackboneRef(tmp_path, "a").max_positions == longest
+    assert BackboneRef(tmp_path / "gone", "a").max_positions is None
+
+
+def test_another_version_of_the_embedded_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_backbone("embedded").folder.is_dir()
+    monkeypatch.setattr("polyrank.loading.backbones.EMBEDDED_SHA256", "0" * 64)
+    with pytest.raises(
+        ArtifactError, match=r"is damaged or another version: its SHA-256 is not 000000000000\.\.\.; reinst"
+    ):
+        resolve_backbone("embedded")
+
+
+def test_a_stamp_changes_with_a_folder_in_the_same_place_and_with_its_documents(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        shutil.copytree(tiny_encoders["bi"], path)
+    seen = {stamp([*map(str, paths)])}
+    for n, path in enumerate(paths):
+        shutil.copytree(path, tmp_path / "copy")  # the same bytes and times
+        shutil.rmtree(path)
+        (tmp_path / "copy").rename(path)
+        seen.add(stamp([*map(str, paths)]))
+        (path / "config.json").touch()
+        seen.add(stamp([*map(str, paths)]))
+        assert len(seen) == 3 + 2 * n
+    (paths[1] / "other.txt").touch()
+    assert stamp([*map(str, paths)]) in seen
+
+
+def test_the_port_of_the_hub_is_that_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    asked = list[tuple[str, int]]()
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        asked.append(address)
+        return socket.socket()
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr("polyrank.loading.hub.getproxies", dict)
+    for address in ("https://hub.test", "http://hub.test", "http://hub.test:81", "https://hub.test:82/path"):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        connect_to_hub()
+    assert asked == [("hub.test", port) for port in (443, 80, 81, 82)]
+
+
 def test_a_hub_name_is_saved_with_its_prefix() -> None:
     assert absolute_name("owner/model") == absolute_name("hf:owner/model") == "hf:owner/model"
     assert absolute_name("untuned:owner/model") == "untuned:hf:owner/model"
@@ -170,13 +254,17 @@ def test_lengths_apply_to_models_with_that_setting() -> None:
     lengths = Lengths(max_context_tokens=40)
     with pytest.raises(UsageError, match="`max_context_tokens` does not apply to shipped:convert"):
         resolve_model("shipped:convert", lengths=lengths)
-    with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is not a number of tokens"):
-        resolve_model("untuned:embedded", lengths=Lengths(max_candidate_tokens=0))
+    for n in (0, 3):
+        with pytest.raises(UsageError, match=f"`max_candidate_tokens` = {n} is not a number of tokens"):
+            resolve_model("untuned:embedded", lengths=Lengths(max_candidate_tokens=n))
+    resolve_model("untuned:embedded", lengths=Lengths(max_candidate_tokens=4))
     assert resolve_model("untuned:embedded", lengths=lengths).lengths == lengths
     of_all = resolve_contestants(["bm25", "untuned:embedded"], lengths=lengths)
     assert [model.ref.lengths for model in of_all] == [Lengths(), lengths]
     with pytest.raises(UsageError, match="does not apply to bm25"):
         resolve_contestants(["bm25", "tfidf"], lengths=lengths)
+    with pytest.raises(UsageError, match="tfidf is named twice; name each model once"):
+        resolve_contestants(["bm25", "tfidf", "untuned:embedded", "tfidf"])
 
 
 @pytest.mark.parametrize(
@@ -198,13 +286,16 @@ def test_a_backend_applies_to_the_models_that_use_it() -> None:
 
 
 def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:
-    for name in ("b.CSV", "a.jsonl.gz", "c.parquet", "notes.md"):
+    names = "b.CSV a.jsonl.gz c.parquet d.tsv.gz e.arrow .f.parquet .g.jsonl notes.md t.txt"
+    for name in names.split():
         (tmp_path / name).touch()
     found = resolve_data(tmp_path)
     assert [(each.path.name, each.form, each.stem) for each in found] == [
-        ("a.jsonl.gz", "json", "a"), ("b.CSV", "csv", "b"), ("c.parquet", "parquet", "c"),
+        ("a.jsonl.gz", "json", "a"), ("b.CSV", "csv", "b"), ("c.parquet", "parquet", "c"), ("d.tsv.gz", "csv", "d"),
+        ("e.arrow", "parquet", "e"),
     ]  # fmt: skip
-    assert resolve_data(tmp_path / "*.parquet") == found[2:]
+    assert resolve_data(tmp_path / "*.parquet") == found[2:3]  # without hidden files
+    assert [each.form for each in resolve_data(tmp_path / "?.t*")] == ["csv", "text"]
     with pytest.raises(DataError, match="matches no data file"):
         resolve_data(tmp_path / "*.xml")
 
@@ -284,10 +375,14 @@ def test_a_ranker_resolves_to_its_models(tmp_path: Path) -> None:
     assert contestant.ref.kind == "ranker"
     with pytest.raises(UsageError, match=r"no model of .*ranker has an openvino export \(shipped:convert\)"):
         resolve_model(tmp_path / "ranker", backend="openvino")
-    for path in (tmp_path / "ranker", model_folder("shipped:convert")):
+    parts = tuple(replace(ref, name=name, folder=tmp_path / name) for name in ("a", "b"))
+    several = replace(ref, parts=(*ref.parts, *parts))
+    for path in (tmp_path / "ranker", model_folder("shipped:convert"), tmp_path / "a", tmp_path / "b"):
         with pytest.raises(UsageError, match="would be a part of itself; choose another path"):
-            check_apart(path, [ref])
-    check_apart(tmp_path / "other", [ref])
+            check_apart(path, [resolve_model("bm25"), several])
+    check_apart(tmp_path / "other", [several])
+    with pytest.raises(UsageError, match=r"ranker has no vectors to cut; leave #truncate_dim=4 out"):
+        resolve_model(f"{tmp_path / 'ranker'}#truncate_dim=4")
     with pytest.raises(UsageError, match=r"`max_context_tokens` does not apply to .*, whose text lengths are fixed"):
         resolve_model(tmp_path / "ranker", lengths=Lengths(max_context_tokens=40))
 
@@ -308,6 +403,48 @@ def test_a_moved_folder_is_the_nearest_one_with_the_longest_end_of_its_path(tmp_
             assert moved_name(name.format("/gone/runs/a/model"), near) == name.format(wanted)
         shutil.rmtree(wanted)
     assert moved_name("/gone/runs/a/model", near) == "/gone/runs/a/model"
+
+
+def test_every_backbone_is_looked_up_unless_the_run_may_be_finished(tiny_backbone: Path, tmp_path: Path) -> None:
+    gone, there = str(tmp_path / "gone"), str(tiny_backbone)
+    for first, second in ((gone, there), (there, gone), (there, there)):
+        recipe = {
+            "model": {"kind": "bi", "backbone": first},
+            "reranker": {"kind": "cross", "backbone": second},
+            "text": {"max_context_tokens": 16, "max_candidate_tokens": 8},
+            "train": {"method": {"kind": "mutual"}},
+            "output": str(tmp_path / "run"),
+        }
+        assert len(resolve_recipe(recipe, resume=True).networks) == 2
+        if gone in (first, second):
+            with pytest.raises(ConfigError, match="gone does not exist"):
+                resolve_recipe(recipe)
+        else:
+            resolve_recipe(recipe)
+
+
+def test_a_recipe_decides_which_settings_of_the_start_still_apply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the number of a mean of the first outputs, and of the scale of a cosine."""
+    stored = {
+        "kind": "bi",
+        "reduction": "mean_of_first",
+        "reduction_tokens": 7,
+        "normalize": True,
+        "match_self_score": 9.0,
+    }
+    monkeypatch.setattr("polyrank.loading.recipes.has_document", lambda folder, kind: True)
+    monkeypatch.setattr("polyrank.loading.recipes.read_document", lambda folder, kind: {"model": stored, "text": {}})
+    for given, kept in (
+        ({}, {"reduction_tokens", "match_self_score"}),
+        ({"reduction": "mean_of_first"}, {"reduction_tokens", "match_self_score"}),
+        ({"reduction": "mean"}, {"match_self_score"}),
+        ({"normalize": False, "output_scale": None}, {"reduction_tokens", "match_self_score"}),
+        ({"normalize": True, "output_scale": 2.0}, {"reduction_tokens"}),
+    ):
+        start = _start({"kind": "bi", **given}, {"init_from": str(tmp_path)}, "train")["model"]
+        assert {"reduction_tokens", "match_self_score"} & start.keys() == kept
 
 
 def test_a_network_that_starts_trained_inherits_at_most_the_scale_in_use(

@@ -57,6 +57,8 @@ def test_lists_of_one_dialogue_are_fitted_and_tested_apart() -> None:
     assert (alone.scale, alone.offset) == (together.scale, together.offset)
     assert alone.error != together.error
     assert fit_relevance(scores, relevant, ["a"] * 100).error < 0.1  # no other dialogue is left to fit on
+    for right in ([[0], [0], []], [[], [], [0]]):  # the other dialogues have only right, or only wrong candidates
+        assert 0 <= fit_relevance([[1.0], [2.0], [0.5]], right, ["a", "a", "b"]).error < 1
 
 
 def test_lists_of_any_length_are_the_pairs_of_their_groups() -> None:

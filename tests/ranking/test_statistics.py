@@ -12,7 +12,7 @@ import pytest
 
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
-from polyrank.ranking.abstention import calibrate, coverage_curve
+from polyrank.ranking.abstention import Point, calibrate, coverage_curve, describe_curve
 from polyrank.ranking.frames import data_frame
 from polyrank.ranking.metrics import Group, Placement
 from polyrank.tuning.intents import fit_threshold
@@ -86,6 +86,19 @@ def test_the_lower_end_of_a_precision_equals_wilsons(hits: int, n: int) -> None:
     (point,) = coverage_curve(np.zeros(n), np.arange(n) < hits)
     want = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson").low
     assert point.low == pytest.approx(want, rel=1e-6, abs=1e-12)
+    first, last = coverage_curve([1.0] * n + [0.0] * 3, [*(np.arange(n) < hits), True, False, True])
+    assert first == replace(point, threshold=1.0, coverage=n / (n + 3))  # of the answers, not of the contexts
+    more = stats.binomtest(hits + 2, n + 3).proportion_ci(0.95, method="wilson").low
+    assert last.low == pytest.approx(more, rel=1e-6, abs=1e-12)
+
+
+def test_a_curve_in_words_names_the_best_precision_of_each_coverage() -> None:
+    points = [(0.04, 0.7), (0.05, 0.8), (0.1, 0.8), (0.25, 0.6), (0.5, 0.4), (0.8, 0.5), (1.0, 0.3)]
+    curve = [Point(1 - coverage, coverage, precision, 0.0) for coverage, precision in points]
+    assert describe_curve(curve) == (
+        "80% right if 10% of the contexts get an answer, 60% if 25%, 50% if 80%, 30% if 100%"
+    )
+    assert describe_curve(curve[:3]) == "80% right if 10% of the contexts get an answer"
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8, 0.95])
@@ -271,6 +284,14 @@ def test_a_threshold_needs_only_one_measure_and_its_error_has_the_best_precision
         calibrate(one_reply, [True, True, False], precision=0.9, measure="margin")
 
 
+def test_a_table_has_the_columns_of_all_rows() -> None:
+    pytest.importorskip("pandas")
+    rows = [{"a": 1}, {"b": 2, "a": 3}]
+    assert list(data_frame(rows)) == ["a", "b"]
+    assert list(data_frame(rows, ["c", "b"])) == ["c", "b", "a"]
+    assert data_frame(rows)["a"].tolist() == [1, 3]
+
+
 def test_tables_need_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)  # makes the import fail
     with pytest.raises(UsageError, match="pandas is not installed; install it with: pip install pandas"):
@@ -282,3 +303,5 @@ def test_the_measure_that_separates_right_from_wrong_is_chosen() -> None:
     by_score = [[5.0, 4.9], [4.0, 3.9], [1.0, -3.0], [0.0, -9.0]], [True, True, False, False]
     assert calibrate(*by_margin, precision=0.9)[0].measure != "score"
     assert calibrate(*by_score, precision=0.9)[0].measure == "score"
+    few_margins = [[1.0, -9.0], [9.0], [8.0], [7.0]], [True, False, True, True]  # contexts without a margin come last
+    assert calibrate(*few_margins, precision=0.9)[0].measure == "margin"

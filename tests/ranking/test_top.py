@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from polyrank.ranking.top import top_rows, top_rows_with_ties
+from polyrank.ranking.top import blank_last, top_rows, top_rows_with_ties
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 14))
@@ -27,3 +27,11 @@ def test_a_few_of_many_are_the_best(k: int) -> None:
     values = np.random.default_rng(k).permutation(1000).astype(np.float32)
     assert sorted(values[top_rows_with_ties(values, k)].tolist()) == list(range(1000 - k, 1000))
     assert values[top_rows(values, k)].tolist() == list(range(999, 999 - k, -1))
+
+
+def test_blank_texts_come_last_and_the_given_scores_stay() -> None:
+    scores = np.array([3, 0, 2, 5], np.float32)
+    found = blank_last(scores, ["\u3000\n", "no", "", "yes"])
+    assert (found[1], found[3]) == (0, 5)
+    assert max(found[0], found[2]) < 0
+    assert scores.tolist() == [3, 0, 2, 5]

@@ -220,6 +220,14 @@ def test_a_context_gets_replies_in_its_language_and_one_greeting(tmp_path: Path)
         assert {r.id for r in replies.answer("Where is it now?", 9, filter='kind = "greeting"').ranked} < {*texts["en"]}
         french = replies.answer("Où est donc mon colis ?", 9).ranked  # in no language of the catalogue
         assert len(french) == 9
+        turns = [["Wo ist denn mein Paket?", "1234"], ["1234", "Where is my parcel?"]]  # all turns show the language
+        for code, answer in zip(("de", "en"), replies.answer_all(turns, 9), strict=True):
+            assert {reply.id for reply in answer.ranked} == {*texts[code], "x"}
+        for condition in ('id_ = 1 or kind = "greeting"', 'kind = "greeting" or id_ = 1'):
+            greetings = replies.answer_all(["Wo ist denn mein Paket?", "Where is my parcel?"], 9, filter=condition)
+            assert [{reply.id for reply in one.ranked} for one in greetings] == [{*texts[c][:2]} for c in texts]
+        thanks = replies.answer_all(["Wo ist denn mein Paket?", "Where is my parcel?"], 9, filter='kind = "thanks"')
+        assert [[reply.id for reply in one.ranked] for one in thanks] == [["Thanks, bye!"]] * 2  # none in German
         few = replies.answer("Where is my parcel?", 9, diverse=True).ranked
         assert sum("kind" in reply.metadata for reply in few) == 1
         assert sum("kind" in reply.metadata for reply in replies.answer("Hello!", 9, diverse=True).ranked) > 1

@@ -1,0 +1,189 @@
+"""Several contexts, parts, pages and candidates of one text: each gets what it would get alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyrank
+from polyrank.answering import build
+from polyrank.answering.build import add_to_index, update_counts
+from polyrank.answering.diversity import N_BEST
+from polyrank.answering.replies import Replies
+from polyrank.errors import UsageError
+from polyrank.index import open_index, open_writer, read_filter
+from polyrank.ranking.abstention import Abstention
+from polyrank.records import Candidate
+from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.encoder import EncoderTerm
+from word_models import WordEncoder
+
+WORDS = [f"w{n}" for n in range(30)]
+
+
+def texts_of(n: int, seed: int = 0) -> list[str]:
+    generator = np.random.default_rng(seed)
+    return [f"{n} " + " ".join(generator.choice(WORDS, 3)) for n in range(n)]
+
+
+def candidates(path: Path) -> dict[str, Candidate]:
+    with open_index(path) as index:
+        return {candidate.id: candidate for _, candidate in index.iter_candidates()}
+
+
+def test_contexts_answered_together_are_answered_as_alone(tmp_path: Path) -> None:
+    """Each text is there many times, so every answer searches again, for more candidates."""
+    model, texts = WordEncoder("words", several=True), texts_of(6)
+    pool = [Candidate(f"{text}/{n}", text) for text in texts for n in range(12)]
+    polyrank.build_index(tmp_path / "i", model, pool)
+    contexts = [["w1"], ["w2", "w3 w4", "w5"], texts[:2], ["w6", "w7"]]
+    with Replies(model, open_index(tmp_path / "i")) as replies:
+        together = replies.respond(contexts, 4)
+        for context, found in zip(contexts, together, strict=True):
+            (scores,) = model.score([context], [texts])
+            best = sorted(zip(scores.tolist(), texts, strict=True), reverse=True)
+            assert [(one.score, one.text) for one in found] == [
+                (pytest.approx(score, abs=1e-5), text) for score, text in best if text not in context
+            ][:4]
+            assert replies.respond([context], 4)[0] == found
+
+
+def test_only_answers_without_replies_have_notes_about_the_filter(tmp_path: Path) -> None:
+    model = WordEncoder("words")
+    polyrank.build_index(tmp_path / "i", model, [Candidate("a", "see Ann", {"lang": "en"}), Candidate("b", "ask Bo")])
+    with Replies(model, open_index(tmp_path / "i")) as replies:
+        echo, other = replies.answer_all(["See Ann!", "hm"], filter='lang = "en" or team = 1 or size = 2')
+    assert ([one.id for one in other.ranked], other.notes) == (["a"], ())
+    assert ([one.id for one in echo.ranked], len(echo.notes)) == ([], 2)
+    for field, note in zip(("team", "size"), echo.notes, strict=True):
+        assert f"no candidate has the field {field} of" in note
+
+
+@pytest.mark.parametrize("measure", ["score", "margin", "softmax"])
+def test_the_confidence_is_of_the_best_ten_however_few_are_returned(tmp_path: Path, measure: str) -> None:
+    model = WordEncoder("words")
+    polyrank.build_index(tmp_path / "i", model, texts_of(30))
+    with Replies(model, open_index(tmp_path / "i")) as replies:
+        contexts = ["w1 w2", "w3", "w4 w5 w6"]
+        scores = [np.array([one.score for one in ranked]) for ranked in replies.respond(contexts, 12)]
+    sure = [{"score": s[0], "margin": s[0] - s[1], "softmax": 1 / np.exp(s[:10] - s[0]).sum()}[measure] for s in scores]
+    ranker = Ranker([(EncoderTerm(model), (1.0,))], abstention=Abstention(measure, sorted(sure)[1] + 1e-4))  # type: ignore[arg-type]
+    with Replies(ranker, open_index(tmp_path / "i")) as replies:
+        for k in (1, 2, 12):
+            answers = replies.answer_all(contexts, k)
+            assert [one.confidence for one in answers] == pytest.approx(sure, abs=1e-5)
+            assert [one.abstained for one in answers] == [one < max(sure) for one in sure]
+            assert [len(one.ranked) for one in answers] == [k] * 3
+
+
+def test_a_diverse_answer_may_have_more_replies_than_it_is_usually_chosen_from(tmp_path: Path) -> None:
+    model, n = WordEncoder("words"), N_BEST + 20
+    polyrank.build_index(tmp_path / "i", model, [f"{WORDS[i % 30]} {'x' * i}" for i in range(n)])
+    with Replies(model, open_index(tmp_path / "i")) as replies:
+        for k in (3, n - 1):
+            assert len(replies.answer("w1", k, diverse=True).ranked) == k
+
+
+def test_the_last_turn_decides_whether_the_customer_makes_small_talk(tmp_path: Path) -> None:
+    model = WordEncoder("words")
+    greetings = [Candidate(text, text, {"kind": "greeting"}) for text in ("hello you", "good day", "hi there")]
+    polyrank.build_index(tmp_path / "i", model, [*greetings, Candidate("x", "it is late")])
+    with Replies(model, open_index(tmp_path / "i")) as replies:
+        for turns, n in ((["Hello!", "where is it"], 1), (["where is it", "Hello!"], 3)):
+            found = replies.answer(turns, 9, diverse=True).ranked
+            assert sum("kind" in reply.metadata for reply in found) == n
+
+
+def test_the_best_reply_is_explained_as_a_template_and_by_a_filter_in_any_form(tmp_path: Path) -> None:
+    model = WordEncoder("words")
+    ranker = Ranker([(EncoderTerm(model), (1.0,)), (Counts.of({"x": 1}), (0.5,))])
+    ranker.name = "ranker"
+    pool = [
+        Candidate("a", "{order} is on its way", {"count": 9, "team": "a"}),
+        Candidate("b", "{order} is on its way", {"count": 2, "team": "b"}),
+    ]
+    polyrank.build_index(tmp_path / "i", ranker, pool)
+    with Replies(ranker, open_index(tmp_path / "i")) as replies:
+        for team, count in (("a", 9), ("b", 2)):
+            for given in (f'team = "{team}"', read_filter(f'team = "{team}"')):
+                (best,) = replies.answer("Where is AR-12345", 1, filter=given).ranked
+                why = replies.explain("Where is AR-12345", filter=given)
+                assert (best.text, why.candidate.text) == ("AR-12345 is on its way", pool[0].text)
+                assert why.score == pytest.approx(best.score, abs=1e-5)
+                same = polyrank.explain(replies, "Where is AR-12345", pool[0].text, filter=given)
+                assert same.parts["2 counts"].score == pytest.approx(np.log1p(count))
+
+
+def test_a_count_is_the_largest_of_all_pages(tmp_path: Path) -> None:
+    model = WordEncoder("words")
+    pool = [Candidate(str(n), "ok", {"count": 5000 if n == 3 else n}) for n in range(2100)]
+    polyrank.build_index(tmp_path / "i", model, [Candidate("longer", "ok then", {"count": 9000}), *pool])
+    with Replies(model, open_index(tmp_path / "i")) as replies:
+        assert replies.count("ok") == 5000
+        assert replies.count("ok", read_filter("count < 2000")) == 1999
+        assert replies.count("ko") == 0
+
+
+def test_counts_are_sums_of_what_was_said_and_what_was_sent_however_many_change_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "ROWS_AT_A_TIME", 2)
+    model, path = WordEncoder("words"), tmp_path / "i"
+    pool = [Candidate(name, text, {"of": name}) for name, text in zip("abcdefg", "abbdefg", strict=True)]
+    pool[5] = replace(pool[5], metadata={"of": "f", "count": 6})
+    polyrank.build_index(path, model, pool)
+    vectors = open_index(path).vectors([*"abcdefg"])
+    said, taken = {"a": 3, "b": 5, "e": 0, "f": 6}, {"b": 2, "d": 4, "nobody": 7}
+    assert update_counts(path, said, taken) == 5  # f has its count already
+    found = candidates(path)
+    wanted = {"a": 3, "b": 7, "c": 5, "d": 4, "e": 0, "f": 6, "g": None}
+    assert {name: one.metadata.get("count") for name, one in found.items()} == wanted
+    assert [(one.text, one.metadata["of"]) for one in map(found.get, "abcdefg") if one] == [
+        (c.text, c.id) for c in pool
+    ]
+    assert update_counts(path, said, taken) == 0
+    now = open_index(path).vectors([*"abcdefg"])
+    assert all(np.array_equal(now[name], vectors[name]) for name in "abcdefg")
+
+
+def test_replaced_candidates_keep_the_count_and_the_vector_of_the_same_text_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "TEXTS_AT_A_TIME", 2)
+    model, path = WordEncoder("words"), tmp_path / "i"
+    ranker = Ranker([(EncoderTerm(model), (1.0,)), (Counts.of({"w1": 3, "w2": 8}), (0.5,))])
+    ranker.name = "ranker"
+    pool = [Candidate("same", "w1", {"count": 70}), Candidate("other", "w1", {"count": 71}), Candidate("none", "w3")]
+    polyrank.build_index(path, ranker, pool)
+    new = [
+        Candidate("same", "w1", {"tag": 1}),
+        Candidate("other", "w2", {"tag": 2}),
+        Candidate("none", "w3", {"tag": 3}),
+        *(Candidate(f"new{n}", f"w{n}") for n in range(2, 8)),
+    ]
+    encoded, reported = list[str](), list[tuple[int, int]]()
+    encode = model.encode_candidates
+    monkeypatch.setattr(model, "encode_candidates", lambda texts: (encoded.extend(texts), encode(texts))[1])
+    with open_writer(path) as writer:
+        n = add_to_index(writer, ranker, new, replace=True, progress=lambda *done: reported.append(done))
+    assert n == len(new)
+    found = candidates(path)
+    assert {name: found[name].metadata.get("count") for name in ("same", "other", "none", "new2", "new4")} == {
+        "same": 70, "other": 8, "none": None, "new2": 8, "new4": None,
+    }  # fmt: skip
+    assert encoded == ["w2", "w4", "w5", "w6", "w7"]
+    assert reported == [(2, 5), (4, 5), (5, 5)]
+    with open_index(path) as index:
+        stored = index.vectors([*found])
+    for name, candidate in found.items():
+        np.testing.assert_array_equal(stored[name], encode([candidate.text])[0])
+
+
+def test_an_index_is_not_opened_by_a_runtime_that_its_model_lacks(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    polyrank.build_index(tmp_path / "i", tiny_encoders["bi"], ["yes", "no"])
+    with pytest.raises(UsageError, match="has no onnx export"):
+        polyrank.open(tmp_path / "i", backend="onnx")
