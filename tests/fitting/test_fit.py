@@ -359,7 +359,9 @@ def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("n_times", "passes", "dropout"), [(1, 2, 0.0), (3, 4, 0.1)])
-def test_trainings_suit_the_data(n_times: int, passes: int, dropout: float, tmp_path: Path) -> None:
+def test_trainings_suit_the_data(
+    n_times: int, passes: int, dropout: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         {"id": f"p{n}", "context": [f"where is {n}"], "response": f"it is at {n % (60 // n_times)}"} for n in range(60)
     ]
@@ -372,3 +374,9 @@ def test_trainings_suit_the_data(n_times: int, passes: int, dropout: float, tmp_
         assert planned[0].n_steps(data) == passes * -(-len(data.pairs) // first["batch_size"])
     for one in planned:
         polyrank.load_recipe(one.recipe(data, tmp_path / "run"))
+    for most in (5, 24, 40, 75, 80, 100):  # pairs of a pass
+        monkeypatch.setattr("polyrank.fitting.recipes.MAX_PASS", most)
+        if planned[0].name == "Bi-encoder":
+            n = max(1, min(passes, 2 * most // len(data.pairs)))
+            found = planned_trainings(data)[0].tables["train"]
+            assert (found["epochs"], found["dropout"]) == (n, 0.1 if n > 2 else 0.0)

@@ -1,23 +1,32 @@
 """The parts of a fit without training: minutes, facts, plans and tables, each with several entries."""
 
+import gzip
+import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 import polyrank
 from polyrank import RunResult, Tuning
 from polyrank.cli.training import TrainingDisplay
-from polyrank.fitting.budget import Budget
-from polyrank.fitting.data import FitData, part_files, repeated_share
+from polyrank.fitting.budget import Budget, make_clock
+from polyrank.fitting.data import FitData, make_parts, part_files, read_parts, repeated_share
 from polyrank.fitting.fit import FitRun
 from polyrank.fitting.recipes import Pace, Planned
-from polyrank.fitting.report import Line, commands_of
+from polyrank.fitting.report import Line, _plot, answers_of, commands_of
 from polyrank.records import Candidate, Example
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.terms.lexical import LexicalTerm
 from polyrank.storage.journal import Journal
 from polyrank.training.loop import FitResult
 from polyrank.tuning.selection import HeldOut
@@ -33,6 +42,17 @@ def test_minutes_are_counted_once_and_the_end_has_a_margin() -> None:
     assert budget.left == 12.0
     budget.spent = lambda: 20.0
     assert budget.left == -4.0
+
+
+def test_a_clock_counts_what_this_process_takes_and_several_cores_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"perf_counter": 100.0, "process_time": 7.0}
+    for name in now:
+        monkeypatch.setattr(time, name, lambda name=name: now[name])
+    on_processor, elsewhere = make_clock(on_processor=True), make_clock(on_processor=False)
+    now.update(perf_counter=110.0, process_time=11.0)  # other programs took six of ten seconds
+    assert (on_processor(), elsewhere()) == (4.0, 10.0)
+    now.update(perf_counter=120.0, process_time=43.0)  # on two cores
+    assert (on_processor(), elsewhere()) == (20.0, 20.0)
 
 
 def pairs(*names: str, reply: str = "hello") -> list[Example]:
@@ -51,6 +71,9 @@ def test_facts_are_those_of_all_parts() -> None:
     assert facts["conversations"] == {"train": 3, "valid": 2, "test": 2}
     assert (facts["replies"], facts["repeated"]) == (2, 0.25)
     assert sum(facts["languages"].values()) == pytest.approx(1)
+    said = {"en": "Where is my parcel, please?", "de": "Wo ist denn die Rechnung?"}
+    many = [Example((text,), ("a", "b"), (0,)) for text in said.values() for _ in range(160)]
+    assert replace(data, pairs=many).facts()["languages"] == pytest.approx({"en": 0.5, "de": 0.5}, abs=0.01)
     assert repeated_share(data.pairs) == 4 / 5
     assert repeated_share([]) == 0
 
@@ -66,13 +89,132 @@ def test_parts_are_found_only_together(tmp_path: Path) -> None:
     assert part_files(tmp_path / "train.jsonl") == {}
 
 
+@pytest.mark.parametrize(("n_twice", "n_replies"), [(3, 13), (8, 8), (0, 16)])
+def test_replies_that_were_given_once_are_in_the_catalogue_unless_most_were_given_twice(
+    n_twice: int, n_replies: int, tmp_path: Path
+) -> None:
+    replies = [f"reply {i // 2}" for i in range(2 * n_twice)] + [f"single {i}" for i in range(16 - 2 * n_twice)]
+    rows = [{"id": f"d{i}", "context": [f"where {i}"], "response": text} for i, text in enumerate(replies)]
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
+    for file in files.values():
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    data = read_parts(files, None, lambda text: None)
+    assert (data.repeated, len(data.replies)) == (2 * n_twice / 16, n_replies)
+
+
+def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> None:
+    rows = [{"id": f"p{i}", "context": f"where is {i}", "response": f"it is at {i}"} for i in range(30)]
+    tables = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(tables, tmp_path / "a.parquet")
+    pyarrow.csv.write_csv(tables, tmp_path / "b.csv")
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "c.jsonl").write_text(lines, "utf-8")
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    for source in sorted(tmp_path.iterdir()):
+        folder = tmp_path.with_name(f"{tmp_path.name}-{source.name}")
+        assert make_parts(source, folder, lambda text: None)["repeated"] == 0
+        assert not (folder / "chats.jsonl").exists()
+        assert sum(len(file.read_text("utf-8").splitlines()) for file in part_files(folder / "data").values()) == 30
+
+
+def test_steps_are_repeated_for_other_data_replies_or_times(tmp_path: Path) -> None:
+    def settings(folder: str, ms: float | None, n_dialogues: int, replies: Path | None = None) -> dict[str, Any]:
+        run, _ = run_of(tmp_path / folder)
+        run.ms, data = ms, tmp_path / f"data{n_dialogues}"
+        data.mkdir(exist_ok=True)
+        for part in ("train", "valid", "test"):
+            rows = [{"id": f"{part}{i}", "context": [f"hi {i}"], "response": f"reply {i}"} for i in range(n_dialogues)]
+            (data / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        run.read(data, replies)
+        assert [candidate.text for candidate in polyrank.read_pool(run.folder / "replies.jsonl")] == [
+            candidate.text for candidate in run.data.replies
+        ]
+        return run.settings
+
+    (tmp_path / "own.txt").write_text("yes\nno\n", "utf-8")
+    first = settings("a", 5.0, 30)
+    assert settings("b", 5.0, 30) == first
+    for other in (settings("c", 6.0, 30), settings("d", 5.0, 31), settings("e", 5.0, 30, tmp_path / "own.txt")):
+        assert other != first
+
+
+def test_a_pace_is_that_of_the_updates_after_the_first_and_of_all_texts_of_a_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyrank.fitting.recipes.MAX_VALID", 9)
+    now, asked = [5.0], list[dict[str, Any]]()
+
+    class Slow(Scorer):
+        def score(self, contexts: Any, candidates: Any) -> Any:
+            now[0] += 3.0
+            return [np.zeros(len(texts), np.float32) for texts in candidates]
+
+    def train(recipe: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> Scorer:
+        asked.append(recipe)
+        Path(recipe["output"]).mkdir(parents=True)
+        now[0] += 10.0
+        for _ in range(6):
+            report({})
+            now[0] += 2.0
+        return Slow()
+
+    run, _ = run_of(tmp_path, n=40)
+    run.data = replace(run.data, lists=[Example((f"c{i}",), ("same", f"a{i}", f"b{i}"), (0,)) for i in range(20)])
+    pace = Pace.measured(planned(), run.data, tmp_path / "pace", train, lambda: now[0])
+    # nine lists have 9 contexts, 18 candidates and the common one; the six that are ranked have 6, 12 and 1
+    assert asdict(pace) == {"start": 10.0, "step": 2.0, "check": pytest.approx(3.0 * 28 / 19)}
+    assert not (tmp_path / "pace").exists()
+    assert ("valid" in asked[0]["data"], asked[0]["train"]["max_steps"]) == (False, 6)
+
+
+def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_not_right() -> None:
+    texts = ["restart the router now", "pay the bill", "red light", "green light"]
+    ranker = polyrank.Ranker([(LexicalTerm(BM25().fit(texts)), (2.0,))])
+    tests = [
+        Example(("restart the router",), tuple(texts), (0,), "right"),
+        Example(("nothing",), ("red light", "green light"), (0,), "tie"),
+        Example(("the bill",), tuple(texts), (0,), "wrong"),
+    ]
+    right, *wrong = answers_of(ranker, tests, polyrank.evaluate(ranker, tests), lambda name: f"<{name}>")
+    assert [(one["said"], one["answer"], one["right"]) for one in (right, *wrong)] == [
+        (texts[0], texts[0], True), ("red light", "red light", False), (texts[0], texts[1], False),
+    ]  # fmt: skip
+    why = polyrank.explain(ranker, tests[0].query, texts[0])
+    terms, _, words = right["reasons"].partition("; words: ")
+    assert terms == f"<bm25> {why.score:+.1f}"
+    shares = {token.text.strip(): token.share for turn in why.turns for token in turn.tokens if token.share}
+    assert words.split(", ") == sorted(shares, key=lambda word: -shares[word])
+    assert len(words.split(", ")) == 3
+
+
+def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    saved = list[Any]()
+    monkeypatch.setattr(
+        figure.Figure, "savefig", lambda self, stream, **_: (saved.append(self), stream.write(b"<svg"))[0]
+    )
+    lines = [
+        ("slow", 9.0, 0.5),
+        ("good", 3.0, 0.6),
+        ("poor", 4.0, 0.2),
+        ("fast", 1.0, 0.4),
+        ("equal", 5.0, 0.6),
+        ("best", 8.0, 0.7),
+    ]
+    rows = [{"step": name, "milliseconds": ms, "metrics": {"R@1": {"mean": r1}}} for name, ms, r1 in lines]
+    _plot(
+        {"chosen": rows[1], "lines": [*rows, {"step": "none", "milliseconds": None, "metrics": {}}]}, tmp_path / "x.svg"
+    )
+    assert [text.get_text() for text in saved[0].axes[0].texts] == ["fast", "good", "best"]
+
+
 def test_a_plan_counts_its_updates_and_changes_only_its_recipe(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
     data = FitData(files, "agent", pairs(*(f"p{i}" for i in range(10))), [], [], [], 0.0)
     tables: dict[str, Any] = {"model": {"kind": "bi"}, "train": {"epochs": 3, "batch_size": 4, "lr": 1e-5}}
     for part, n_steps in (({}, 9), ({"max_train": 8}, 6), ({"max_train": 5}, 6), ({"max_train": 99}, 9)):
         planned = Planned("x", "x", tables | ({"data": part} if part else {}))
-        assert planned.n_steps(data) == n_steps
+        assert (planned.n_steps(data), planned.n_checks) == (n_steps, 4)
         recipe = planned.recipe(data, tmp_path / "run", max_steps=7, lr=2e-5)
         assert recipe["data"] | part == recipe["data"]
         assert recipe["data"]["train"] == str(files["train"])
@@ -210,20 +352,21 @@ def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp
 
 
 @pytest.mark.parametrize(("likelihood", "rank", "kept"), [(0.5, 0.0, True), (0.0, 0.2, True), (0.5, -0.2, True),
-                                                          (0.0, 0.0, False), (-0.5, -0.2, False)])  # fmt: skip
+                                                          (0.0, 0.0, False), (-0.5, -0.2, False),
+                                                          (1e-4, 0.0, False), (0.0, 1e-4, False)])  # fmt: skip
 def test_a_model_is_kept_if_the_ranker_gains_in_one_figure(
     likelihood: float, rank: float, kept: bool, tmp_path: Path
 ) -> None:
     run, _ = run_of(tmp_path)
     noise = np.linspace(-1e-3, 1e-3, 6)
 
-    def tuning(likelihood: float, rank: float, ms: float) -> Tuning:
+    def tuning(likelihood: float, rank: float, ms: float, noise: Any = noise) -> Tuning:
         held_out = HeldOut(noise + likelihood, noise + 0.5 + rank, np.round(noise + 0.5 + rank))
         rows = [{"milliseconds": ms, "weights": {"a": 1.0}}, {"milliseconds": 9.0, "weights": {}},
                 {"milliseconds": 0.5, "weights": {"b": 1.0}}]  # fmt: skip
         return Tuning(run, True, "a", rows, [], {}, 6, held_out)  # type: ignore[arg-type]
 
-    line = run.compared("step", tuning(0.0, 0.0, 1.0), tuning(likelihood, rank, 2.0))
+    line = run.compared("step", tuning(0.0, 0.0, 1.0), tuning(likelihood, rank, 2.0, noise[::-1]))
     assert (line.step, line.kept, line.milliseconds) == ("step", kept, 2.5)
     assert line.gain["mean"] == pytest.approx(rank)
     assert line.metrics["MRR"]["mean"] == pytest.approx(0.5 + rank)
