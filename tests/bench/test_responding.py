@@ -3,12 +3,14 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from polyrank.bench import bench_responding, describe_machine
+from polyrank.bench import bench_responding, describe_machine, profile
+from polyrank.bench.machine import median_seconds
 from polyrank.bench.responding import mixtures
 from polyrank.errors import UsageError
 from processes import run
@@ -41,6 +43,31 @@ def test_mixtures_have_the_norms_of_vectors() -> None:
     np.testing.assert_array_equal(mixtures(vectors, 7), vectors[:7])
     norms = np.linalg.norm(vectors, axis=1)
     assert all(np.isclose(norms, norm, rtol=1e-5).any() for norm in np.linalg.norm(many, axis=1))
+
+
+def test_forms_take_turns_and_have_the_median_of_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, order, times = [0.0], list[str](), {"a": iter([9.0, 1.0, 2.0]), "b": iter([4.0, 30.0, 5.0])}
+
+    def run(form: str) -> None:
+        order.append(form)
+        now[0] += next(times[form])
+
+    monkeypatch.setattr("polyrank.bench.machine.perf_counter", lambda: now[0])
+    assert median_seconds({form: lambda form=form: run(form) for form in "ab"}, 3) == {"a": 2.0, "b": 5.0}
+    assert order == [*"ababab"]
+
+
+def test_a_cost_by_columns_is_split_into_that_of_none_and_that_of_each() -> None:
+    unit = 1e3 * 1e5 / profile.N  # milliseconds for 100,000 candidates
+    assert profile._sloped(lambda n: 2.0 + 0.5 * n, 2) == pytest.approx((2.0 * unit, 0.5 * unit))
+    assert profile._sloped(lambda n: 3.0, 2) == pytest.approx((3.0 * unit, 1e-4))
+    assert profile._sloped(lambda n: 0.5 * n, 2) == pytest.approx((1e-4, 0.5 * unit))
+
+
+@pytest.mark.parametrize("wrong", [{"sizes": (5, 0)}, {"repeats": 0}, {"n_words": 0}])
+def test_counts_below_1_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"\(here 110\), and sizes and counts of 1 or more"):
+        bench_responding(["bm25"], TEXTS, **wrong)
 
 
 def test_the_machine_is_this_one() -> None:

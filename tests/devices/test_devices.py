@@ -15,6 +15,7 @@ import torch.distributed as dist
 from attached import end_with_parent
 from polyrank.devices import choice as devices, distributed
 from polyrank.devices.choice import choose_device, free_cores, set_threads, turn_of
+from polyrank.devices.random_state import restored_random_state
 from polyrank.errors import PolyrankError, UsageError
 
 CORES = len(os.sched_getaffinity(0))
@@ -223,6 +224,87 @@ def test_what_rank_zero_does_first_every_rank_does_once(number: int, monkeypatch
 
     assert distributed.rank_zero_first(work) == "result"
     assert calls == (["worked", "sent"] if number == 0 else ["sent", "worked"])
+
+
+@pytest.fixture
+def products() -> Iterator[Any]:
+    """Torch's settings of products on GPUs, which a test may change."""
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    yield settings
+    settings.fp32_precision = before
+
+
+@pytest.mark.parametrize("before", ["tf32", "ieee"])
+def test_the_programs_own_precision_of_products_is_restored(before: str, products: Any) -> None:
+    products.fp32_precision = before
+    for inside, precision in ((devices.fast_products, "tf32"), (devices.full_products, "ieee")):
+        with inside(torch.device("cuda")):
+            assert products.fp32_precision == precision
+        assert products.fp32_precision == before
+        with pytest.raises(KeyError), inside(torch.device("cuda")):
+            raise KeyError
+        assert products.fp32_precision == before
+        with inside(torch.device("cpu")):
+            assert products.fp32_precision == before
+
+
+ARM = (
+    "processor : 0\nBogoMIPS : 50.00\nFeatures\t: fp asimd bf16 i8mm\n\nprocessor : 1\nFeatures : fp asimd bf16 i8mm\n"
+)
+INTEL = "processor : 0\nmodel name\t: A Processor @ 2 GHz: fast\nflags\t\t: fpu avx2 amx_bf16\n"
+
+
+def test_the_flags_of_both_kinds_of_processors_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, name, flags in ((ARM, None, {"fp", "asimd", "bf16", "i8mm"}),
+                              (INTEL, "A Processor @ 2 GHz: fast", {"fpu", "avx2", "amx_bf16"})):  # fmt: skip
+        monkeypatch.setattr(Path, "read_text", lambda self, *_, text=text: text)
+        model, found = devices.cpu_info.__wrapped__()
+        assert found == flags
+        assert model == name if name else model
+
+
+def test_time_of_idle_cores_that_wait_for_a_disk_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    lines = [f"cpu{core} 7 7 7 {2 * ticks} {3 * ticks} 7 7" for core in range(64)]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 63}, raising=False)
+    monkeypatch.setattr(Path, "read_text", lambda *_: "\n".join(["cpu 1 1 1 1 1", *lines, "", "intr 5"]))
+    _, seconds = devices._Load._measure()
+    assert seconds == pytest.approx(3 * 5 + time.process_time(), abs=0.5)
+
+
+def test_instructions_are_used_from_the_first_kind_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLYRANK_INSTRUCTIONS", raising=False)
+    int8, bf16 = devices.cpu_has_int8(), devices.cpu_has_bf16()
+    for number, name in enumerate(devices.INSTRUCTIONS):
+        monkeypatch.setenv("POLYRANK_INSTRUCTIONS", name)
+        assert devices.cpu_has_int8() == (int8 and number >= 1)
+        assert devices.cpu_has_bf16() == (bf16 and number >= devices.INSTRUCTIONS.index("amx"))
+
+
+def test_sums_are_exchanged_in_the_group_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may leave its group and make another."""
+    monkeypatch.setattr(distributed._state, "sums", None)
+    for number in range(2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        values = torch.full((3,), float(number))
+        waits = [distributed.start_sums()(values) for _ in range(2)]
+        for wait in waits:
+            wait()
+        assert values.tolist() == [number] * 3
+        dist.destroy_process_group()
+
+
+def test_the_state_of_every_generator_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = [torch.tensor([1])]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state[0])
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda given: state.__setitem__(0, given))
+    before = torch.get_rng_state()
+    with restored_random_state(torch.device("mps")):
+        state[0] = torch.tensor([2])
+        torch.rand(3)
+    assert state[0].item() == 1
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_unknown_precision_names_where_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
 """The C library's setting that spares page faults."""
 
+import ctypes
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from polyrank.devices.memory import keep_freed_memory
 
 ALLOCATE = """
 import resource, sys
@@ -34,6 +37,21 @@ for mib in (8, 40):
     print(min(faults(mib) for _ in range(3)))
 assert ("torch" in sys.modules) == (sys.argv[1] == "server")
 """
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
+@pytest.mark.parametrize("all_sizes", [False, True])
+def test_a_setting_that_fails_is_reported(all_sizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for failing in range(4):
+        asked = list[int]()
+
+        class Library:
+            def mallopt(self, name: int, value: int, asked: list[int] = asked, failing: int = failing) -> int:
+                asked.append(name)
+                return int(len(asked) - 1 != failing)
+
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, library=Library: library())
+        assert keep_freed_memory(all_sizes=all_sizes) == (failing >= len(asked))
 
 
 @pytest.mark.deep

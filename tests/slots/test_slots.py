@@ -11,7 +11,7 @@ import polyrank
 from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
 from polyrank.slots import data_in, fill, people_in, sent_template, template, values_of
-from polyrank.slots.people import mentions
+from polyrank.slots.people import mentions, parts_of
 from polyrank.slots.templates import READ, TURNS
 from polyrank.text import BackboneTexts
 from polyrank.text.offsets import candidate_spans
@@ -42,6 +42,8 @@ from polyrank.text.offsets import candidate_spans
         ("IBAN DE89 3704 0044 0532 0130 00, card 4111 1111 1111 1111, 192.168.0.1",
          "IBAN {iban}, card {card}, {ip}"),
         ("{customer} paid {amount}", "{customer} paid {amount}"),
+        ("from {date} to {date_2}, or {time}", "from {date} to {date_2}, or {time}"),
+        ("AR-12345, ar-12345 or AR-12346 at 5 PM or 5 pm", "{order}, {order} or {order_2} at {time} or {time}"),
     ],
 )  # fmt: skip
 def test_values_of_real_looking_replies(text: str, expected: str) -> None:
@@ -154,6 +156,8 @@ def test_a_model_may_read_slots_in_place_of_values(tiny_backbone: Path) -> None:
         ("Call 0800 123 456 or 0800 123 457, or 0800 123 458.", ["Or 0800 123 457?", "Call 0800 123 456."],
          "Call 0800 123 456 or 0800 123 457, or {phone}."),
         ("Hi Al, it is sent. Regards\nBo", ["Sent."], "Hi {customer}, it is sent. Regards\n{agent}"),
+        ("AR-12345, 5 pm", ["{order}, {date}, {time}"], "{order}, {time}"),  # one of its parts is not there twice
+        ("AR-12345, 3 May, 5 pm", ["{order}, {date}, {time}"], "{order}, {date}, {time}"),
         ("Room 4711 or 4712 or 4713", ["It is 4711 or so", "It is 4712"], "Room 4711 or 4712 or {number}"),
     ],
 )  # fmt: skip
@@ -169,6 +173,16 @@ def test_names_of_a_context_are_slots_wherever_they_are_sent() -> None:
     assert sent_template("I asked zoe or Sam", []) == "I asked zoe or Sam"
     assert sent_template("It is from Mrs Miller.", []) == "It is from {customer}."  # of either side
     assert sent_template("hi zoe, it is here", []) == "hi {customer}, it is here"
+
+
+def test_a_name_within_another_value_is_a_part_of_it() -> None:
+    people = {"zoe": "customer", "miller": "customer"}
+    assert template("Ask Mrs zoe@x.example, or zoe Miller", people) == "Ask Mrs {email}, or {customer}"
+
+
+@pytest.mark.parametrize(("name", "parts"), [("Zoe's", ["Zoe"]), ("Zoe Miller’s", ["Zoe", "Miller"]), ("Mr B", [])])
+def test_a_name_may_stand_in_the_genitive(name: str, parts: list[str]) -> None:
+    assert parts_of(name) == parts
 
 
 @pytest.mark.parametrize(("sign", "starts"), [(".", True), ("!", True), ("?", True), (":", True), ("\n", True),
