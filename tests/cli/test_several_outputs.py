@@ -1,0 +1,334 @@
+"""What commands print of several replies, models, files, seeds and networks; without processes."""
+
+import json
+import math
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank.answering.answers import Answer
+from polyrank.cli import training
+from polyrank.cli.answering import _print_answer, _turn
+from polyrank.cli.arguments import as_options, take_options
+from polyrank.cli.commands import app
+from polyrank.cli.console import ProgressDisplay, as_line, check_plot_path, print_table, report_cut_texts
+from polyrank.cli.evaluation import _report_missing, _show
+from polyrank.cli.explaining import _bar, _painted, _strongest
+from polyrank.cli.serving import read_options
+from polyrank.config.recipe import DataConfig
+from polyrank.data import read_pool
+from polyrank.errors import UsageError
+from polyrank.evaluation import evaluate, read_task
+from polyrank.evaluation.suspects import find_suspects
+from polyrank.records import Context, Ranked
+from polyrank.scorers.explanation import TokenShare
+from polyrank.training import RunResult
+from polyrank.training.loop import FitResult
+
+
+def run(*arguments: object, stdin: str | None = None) -> Any:
+    done = CliRunner().invoke(app, [*map(str, arguments)], input=stdin)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three replies with near-copies, one of them twice."""
+    folder = tmp_path_factory.mktemp("several")
+    texts = {
+        "a": "It is open until 5 pm",
+        "b": "It is open until 6 pm",
+        "c": "It is open until 5 pm",
+        "d": "Pay the bill",
+    }
+    rows = [{"id": name, "text": text, "n": number} for number, (name, text) in enumerate(texts.items())]
+    polyrank.build_index(folder / "index", "shipped:convert", written(folder / "r.jsonl", rows))
+    return folder / "index"
+
+
+def test_a_pipe_gets_replies_that_are_alike_unless_it_wants_others(index: Path) -> None:
+    def ids(*options: str) -> set[str]:
+        return {
+            reply["id"] for reply in json.loads(run("respond", index, "when is it open", *options).stdout)["results"]
+        }
+
+    assert ids() == ids("--no-diverse") == {"a", "b", "d"}
+    assert ids("--duplicates") == {"a", "b", "c", "d"}
+    assert len(ids("--diverse")) == 2
+    lines = run("respond", index, "-k", "1", stdin='hello\n\n["when", "is it open"]\n').stdout.splitlines()
+    assert [json.loads(line)["context"] for line in lines] == [["hello"], ["when", "is it open"]]
+
+
+def test_candidates_that_match_are_listed_up_to_the_limit(index: Path) -> None:
+    assert run("index", "list", index, "--filter", "n >= 1", "--limit", "2").stdout.splitlines() == [
+        "b\tIt is open until 6 pm",
+        "c\tIt is open until 5 pm",
+    ]
+
+
+@pytest.mark.parametrize(("confidence", "shown"), [(2.5, 2.5), (0.0, 0.0), (-1.5, -1.5), (-math.inf, None)])
+def test_a_confidence_may_be_below_zero(
+    confidence: float, shown: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranked = (Ranked("a", "yes", -1.0), Ranked("b", "no", -2.0, {"x": 1}, {"retriever": 1.0}))
+    _print_answer(Context("hi"), Answer(ranked, confidence, True, exact=True, n_scored=2, ways=("all",)), "m")
+    row = json.loads(capsys.readouterr().out)
+    assert (row["confidence"], row["abstained"], row["n_scored"]) == (shown, True, 2)
+    assert [(one["id"], one["metadata"], one.get("stages")) for one in row["results"]] == [
+        ("a", {}, None), ("b", {"x": 1}, {"retriever": 1.0}),
+    ]  # fmt: skip
+
+
+def test_only_a_good_reply_joins_the_conversation(capsys: pytest.CaptureFixture[str]) -> None:
+    ranked = (Ranked("a", "yes", 1.0), Ranked("b", "no", 0.5))
+    for given, abstained, turns in ((ranked, False, ["hi", "yes"]), (ranked, True, ["hi"]), ((), True, ["hi"])):
+        assert _turn(lambda _, given=given, abstained=abstained: Answer(given, None, abstained), ["hi"]) == turns
+    assert capsys.readouterr().out.count("→") == 1
+
+
+def test_the_longest_name_of_an_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.main import get_command
+
+    from polyrank.cli import arguments
+
+    monkeypatch.setattr(arguments, "_options", {})
+    monkeypatch.setattr("sys.argv", ["polyrank", "index", "build", "m", "replies.txt"])
+    take_options(get_command(app))
+    assert as_options("`output=x`, `partition_by`, `overwrite=True`, `overwrite=False`") == (
+        "--output x, --partition-by, --overwrite, --overwrite False"
+    )
+
+
+def test_characters_that_a_terminal_obeys_are_escaped() -> None:
+    assert as_line("a\u202eb \u200bc\x07\n\td") == r"a\u202eb \u200bc\x07 d"
+    assert as_line("می\u200cخواهم 👩\u200d💻") == "می\u200cخواهم 👩\u200d💻"
+
+
+def test_every_kind_of_cut_text_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    report_cut_texts(SimpleNamespace(cut=["", "one", None, "two"]), settable=True)  # type: ignore[arg-type]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(";")[0] for line in lines] == ["one", "two"]
+    assert all("set how much is read" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["a.svg", "a.PNG", "a.Pdf"])
+def test_endings_of_plots_may_be_capitals(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert check_plot_path(tmp_path / name) == tmp_path / name
+    with pytest.raises(UsageError, match="has no known ending of a plot"):
+        check_plot_path(tmp_path / f"{name}x")
+
+
+def test_the_first_columns_are_on_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+    for n_left in (1, 2):
+        print_table(("aaaa", "bbbb", "cccc"), [("1", "2", "[3]"), ("x", "y", "z")], n_left=n_left)
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "[3]" in line)
+        assert [cell.startswith(" 1") or cell.startswith(" 2") for cell in line.split("│")[1:4]] == [
+            True, n_left == 2, False,
+        ]  # fmt: skip
+
+
+def test_a_line_of_progress_is_due_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    display = ProgressDisplay()
+    due = []
+    for seconds, also in ((59.0, False), (1.0, False), (30.0, False), (5.0, True), (59.9, False), (0.2, False)):
+        now[0] += seconds
+        due.append(display.line_is_due(also))
+    assert due == [False, True, False, True, False, True]
+
+
+ROW = {"n_examples": 9, "n_candidates": 9}
+ROWS = [{"name": "a", **ROW, "metrics": {"R@1": 0.5, "MRR": 0.25}}, {"name": "b", **ROW, "metrics": {"R@1": 0.75}}]
+
+
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_a_metric_of_one_model_is_shown(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _show(ROWS, ["R@1", "R@5", "MRR"], False, form)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("R@1", "MRR", "25.0", "75.0"))
+    assert "R@5" not in shown
+
+
+def test_the_smallest_list_of_all_models_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "n_candidates": n} for row, n in zip(ROWS * 2, (20, [4, 30], 5, [7, 8]), strict=True)]
+    _report_missing(rows, ["R@1", "R@4", "recall@9"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("R@4, recall@9 left out: k must be below 4, the smallest")
+    assert said.endswith("recall@k needs examples with several right answers")
+
+
+def test_suspects_are_those_of_all_models(tmp_path: Path) -> None:
+    words = ("router", "bill", "parcel", "password")
+    rows = [
+        {"id": f"{w}{n}", "context": [f"about my {w} {w[n]}"], "candidates": [f"the {v} {v[n]} is fine" for v in words],
+         "relevant": (i + (n == 2 and i == 1)) % 4}
+        for n in range(4) for i, w in enumerate(words)
+    ]  # fmt: skip
+    data = written(tmp_path / "lists.jsonl", rows)
+    run("evaluate", "bm25", "tfidf", data, "--suspects", tmp_path / "odd.jsonl")
+    task = read_task(data)
+    both = [evaluate(scorer, task.examples) for scorer in (polyrank.BM25(), polyrank.TfIdf())]
+    found = [json.loads(line) for line in (tmp_path / "odd.jsonl").read_text("utf-8").splitlines()]
+    assert found == find_suspects(both, task.examples) != find_suspects(both[:1], task.examples)
+
+
+def test_comparisons_as_json_have_the_figures_by_turns(tmp_path: Path) -> None:
+    rows = [{"id": f"{n}", "context": ["my bill"] * n, "candidates": ["a bill", "b"], "relevant": 0} for n in (1, 2, 4)]
+    data, scores = written(tmp_path / "x.jsonl", rows), tmp_path / "scores"
+    run("evaluate", "bm25", "tfidf", data, "--scores", scores)
+    found = json.loads(run("compare", scores, "--json").stdout)
+    assert [[one["from"] for one in row["by_turns"]] for row in found] == [[1, 2, 4]] * 2
+    same = CliRunner().invoke(app, ["evaluate", "bm25", "tfidf", str(data), "--scores", str(scores), "--suspects",
+                                    str(scores / "bm25.jsonl"), "--overwrite"])  # fmt: skip
+    assert isinstance(same.exception, UsageError)
+
+
+def shares(*values: float) -> list[TokenShare]:
+    return [TokenShare(f"w{n}", 3 * n, 3 * n + 2, value, value != 7) for n, value in enumerate(values)]
+
+
+def test_strong_words_may_be_against_a_reply() -> None:
+    tokens = shares(0.1, -2.0, 0.0, 1.5, 0.2, -0.3, 0.25)
+    assert _strongest(tokens).plain == "w1 -2.000, w3 +1.500, w5 -0.300, w6 +0.250, w4 +0.200"
+    text = " ".join(token.text for token in tokens)
+    styles = {text[span.start : span.end]: str(span.style) for span in _painted(text, tokens).spans}
+    assert styles == {"w1": "bold red", "w3": "bold green", "w5": "red"}
+    assert [len(_bar(share, 2.0)) for share in (2.0, -1.0, 0.0, 4.0)] == [12, 6, 0, 12]
+    unread = [*shares(0.5), TokenShare("w1", 3, 5, 0.0, read=False), TokenShare("w2", 6, 8, 0.0, read=False)]
+    assert _strongest(unread).plain == "w0 +0.500, 2 not read"
+
+
+def test_an_explanation_numbers_its_turns_from_one_and_draws_the_strongest_longest() -> None:
+    shown = run("explain", "tfidf", "pay", "the red bill", "a bill", "--reply", "bill bill").stdout.splitlines()
+    turns = [line.split() for line in shown if line.startswith("turn ")]
+    assert [words[:2] for words in turns] == [["turn", "1"], ["turn", "2"], ["turn", "3"]]
+    bars = [sum(word.count("█") for word in words) for words in turns]
+    assert max(bars) == 12
+    assert bars[0] == 0
+
+
+def test_documents_keep_their_names_ids_and_number(tmp_path: Path) -> None:
+    files = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "same.txt")
+        files[-1].write_text(f"the {folder} bill\n", "utf-8")
+    found = json.loads(run("rank", "bm25", "bill", *files, "--json").stdout)["results"]
+    assert {row["id"] for row in found} == {f"{file}:1" for file in files}
+    queries = [
+        {"id": name, "query": "my bill", "documents": ["no", "the bill", "bill, my bill"]} for name in (0, "", "x")
+    ]
+    done = run("rank", "bm25", "--top", "1", "--json", stdin="".join(json.dumps(row) + "\n" for row in queries))
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row.get("id") for row in rows] == [0, "", "x"]
+    assert [[one["id"] for one in row["results"]] for row in rows] == [["2"]] * 3
+
+
+def test_settings_of_zero_are_settings() -> None:
+    _, settings = read_options(None, ["bm25"], port=0, feedback_file=Path("f.db"), feedback_keep_text=False, host=None)
+    assert (settings.port, settings.feedback.file, settings.feedback.keep_text) == (0, "f.db", False)
+    assert settings.host == "127.0.0.1"
+
+
+def test_a_part_may_be_empty_and_times_are_in_utc(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"d{n}", "time": f"2026-05-{n + 1:02}T23:30:00-02:00", "turns": [
+            {"speaker": "customer", "text": f"where is {n}"}, {"speaker": "agent", "text": f"it is at {n}"}]}
+        for n in range(28)
+    ]  # fmt: skip
+    data = written(tmp_path / "chats.jsonl", rows)
+    done = run("split", data, "-o", tmp_path / "parts", "--test", "0", "--json")
+    counts = json.loads(done.stdout)
+    assert (counts["test"]["n_conversations"], counts["n_repeated"]) == (0, 0)
+    assert "test.jsonl" not in (tmp_path / "parts/recipe.toml").read_text("utf-8")
+    shown = run("split", data, "-o", tmp_path / "more").stdout
+    assert "2026-05-02 01:30" in shown
+    assert "2026-05-01 23:30" not in shown
+
+
+def test_a_catalogue_holds_replies_that_were_given_twice(tmp_path: Path) -> None:
+    pairs = [{"context": "hi", "response": text} for text in ("yes", "no", "no", "once", "yes", "yes")]
+    data, out = written(tmp_path / "pairs.jsonl", pairs), tmp_path / "replies.jsonl"
+    for options, texts in (((), {"yes", "no"}), (("--min-count", "1"), {"yes", "no", "once"}),
+                           (("--min-count", "3"), {"yes"})):  # fmt: skip
+        run("import", "replies", data, "--from-dialogues", "-o", out, "--overwrite", *options)
+        assert {candidate.text for candidate in read_pool(out)} == texts
+
+
+def test_ids_of_several_lines_are_removed(tmp_path: Path) -> None:
+    polyrank.build_index(tmp_path / "i", "shipped:convert", [{"id": name, "text": f"reply {name}"} for name in "abcd"])
+    (tmp_path / "ids.txt").write_text("a\n\n c \n", "utf-8")
+    run("index", "remove", tmp_path / "i", "d", "--file", tmp_path / "ids.txt")
+    assert run("index", "list", tmp_path / "i").stdout == "b\treply b\n"
+    (tmp_path / "more.txt").write_text("x\ny\nz\n", "utf-8")
+    assert "added 3, now 4 candidates" in run("index", "add", tmp_path / "i", tmp_path / "more.txt").stderr
+    (tmp_path / "more.txt").write_text("x\ny\nz\nzz\n", "utf-8")
+    again = run("index", "add", tmp_path / "i", tmp_path / "more.txt").stderr
+    assert "added 1 (3 were already in the index), now 5 candidates" in again
+
+
+def test_only_stated_counts_are_updated(tmp_path: Path) -> None:
+    rows = [{"id": name, "text": f"reply {name}", "count": n} for n, name in enumerate("abc", 1)]
+    polyrank.build_index(tmp_path / "i", "shipped:convert", rows)
+    given = [{"text": "reply a", "count": 50}, {"text": "reply b"}]
+    arguments = ["index", "update-counts", str(tmp_path / "i"), str(written(tmp_path / "counts.jsonl", given))]
+    assert "has no field `count`; add a count to each" in str(CliRunner().invoke(app, arguments).exception)
+    run("index", "update-counts", tmp_path / "i", written(tmp_path / "counts.jsonl", given[:1]))
+    lines = map(json.loads, run("index", "list", tmp_path / "i", "--json").stdout.splitlines())
+    assert {row["id"]: row.get("count", row.get("metadata", {}).get("count")) for row in lines} == {
+        "a": 50, "b": 2, "c": 3,
+    }  # fmt: skip
+
+
+def result(seed: int, network: str, r1: float) -> RunResult:
+    fit = FitResult(n_steps=seed, best={"R@1": r1, "loss": r1 / 2}, best_step=1, seconds=1.0)
+    return RunResult(seed, Path(f"run/seed-{seed}"), fit, network)
+
+
+def test_figures_over_seeds_are_of_one_network(capsys: pytest.CaptureFixture[str]) -> None:
+    results = [
+        result(1, "retriever", 0.5),
+        result(1, "reranker", 0.8),
+        result(2, "retriever", 0.7),
+        result(2, "reranker", 0.9),
+    ]
+    training.show_results(DataConfig(), results, False)
+    spread = [line for line in capsys.readouterr().err.splitlines() if " over 2 seeds: " in line]
+    assert spread == [
+        "retriever R@1 over 2 seeds: 0.6000 ± 0.1414", "retriever loss over 2 seeds: 0.3000 ± 0.0707",
+        "reranker R@1 over 2 seeds: 0.8500 ± 0.0707", "reranker loss over 2 seeds: 0.4250 ± 0.0354",
+    ]  # fmt: skip
+    training.show_results(DataConfig(), results[:2], False)
+    assert " over " not in capsys.readouterr().err
+
+
+def test_a_line_of_a_mutual_training_has_the_losses_of_both_networks(capsys: pytest.CaptureFixture[str]) -> None:
+    with training.TrainingDisplay() as display:
+        for step in (49, 50):
+            for network, loss in (("retriever", 2.0), ("reranker", 3.0)):
+                record = {"step": step, "n_steps": 100, "loss": loss + step, "n_examples": step, "seconds": step / 10}
+                display.report(1, {**record, "network": network})
+    assert capsys.readouterr().err.splitlines() == [
+        "seed 1 step 50/100: reranker loss 53.000; retriever loss 52.000; 10 examples/s"
+    ]
+
+
+@pytest.mark.parametrize("command", ["fit", "train", "pretrain"])
+def test_a_run_is_continued_or_replaced(command: str, tmp_path: Path) -> None:
+    arguments = [command, str(tmp_path / "none"), *(["-o", str(tmp_path / "x")] if command == "fit" else [])]
+    done = CliRunner().invoke(app, [*arguments, "--resume", "--overwrite"])
+    assert isinstance(done.exception, UsageError)
+    assert "exclude each other" in str(done.exception)
