@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -16,9 +17,17 @@ from polyrank.cli import training
 from polyrank.cli.answering import _print_answer, _turn
 from polyrank.cli.arguments import as_options, take_options
 from polyrank.cli.commands import app
-from polyrank.cli.console import ProgressDisplay, as_line, check_plot_path, print_table, report_cut_texts
+from polyrank.cli.console import (
+    ProgressDisplay,
+    as_line,
+    check_plot_path,
+    make_console,
+    print_table,
+    report_cut_texts,
+)
 from polyrank.cli.evaluation import _report_missing, _show
-from polyrank.cli.explaining import _bar, _painted, _strongest
+from polyrank.cli.explaining import _bar, _draw, _painted, _strongest
+from polyrank.cli.ranking import _context
 from polyrank.cli.serving import read_options
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_pool
@@ -27,6 +36,7 @@ from polyrank.evaluation import evaluate, read_task
 from polyrank.evaluation.suspects import find_suspects
 from polyrank.records import Context, Ranked
 from polyrank.scorers.explanation import TokenShare
+from polyrank.scorers.protocols import Scorer
 from polyrank.training import RunResult
 from polyrank.training.loop import FitResult
 
@@ -220,6 +230,26 @@ def test_an_explanation_numbers_its_turns_from_one_and_draws_the_strongest_longe
     assert bars[0] == 0
 
 
+class Moods(Scorer):
+    """Good words are good, and bad words are twice as bad."""
+
+    def score(self, contexts: Any, candidates: Any) -> Any:
+        texts = [" ".join(context.turns) for context in contexts]
+        numbers = [text.count("good") - 2.0 * text.count("bad") for text in texts]
+        return [np.full(len(row), number, np.float32) for number, row in zip(numbers, candidates, strict=True)]
+
+
+def test_the_longest_bar_may_be_against_a_reply(capsys: pytest.CaptureFixture[str]) -> None:
+    _draw(make_console(highlight=False), polyrank.explain(Moods(), ["good good", "bad bad", "well"], "yes"), "yes")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("turn ")]
+    assert [(line.split()[2], line.count("█")) for line in lines] == [("+2.000", 6), ("-4.000", 12), ("+0.000", 0)]
+
+
+def test_a_context_takes_the_place_of_a_query() -> None:
+    assert _context({"query": "a"}) == Context("a")
+    assert _context({"query": "a", "context": ["b", "c"]}) == Context(["b", "c"])
+
+
 def test_documents_keep_their_names_ids_and_number(tmp_path: Path) -> None:
     files = []
     for folder in ("one", "two"):
@@ -257,6 +287,17 @@ def test_a_part_may_be_empty_and_times_are_in_utc(tmp_path: Path) -> None:
     shown = run("split", data, "-o", tmp_path / "more").stdout
     assert "2026-05-02 01:30" in shown
     assert "2026-05-01 23:30" not in shown
+
+
+@pytest.mark.parametrize("n_with", [0, 1, 30])
+def test_wrong_candidates_of_any_example_are_negatives(n_with: int, tmp_path: Path) -> None:
+    pairs: list[dict[str, Any]] = [{"id": f"p{n}", "context": [f"hi {n}"], "response": f"reply {n}"} for n in range(60)]
+    for pair in pairs[:: 60 // n_with] if n_with else []:
+        pair["negatives"] = ["no", "never"]
+    run("split", written(tmp_path / "pairs.jsonl", pairs), "-o", tmp_path / "parts", "--valid", "0.2")
+    recipe = (tmp_path / "parts/recipe.toml").read_text("utf-8")
+    train = (tmp_path / "parts/train.jsonl").read_text("utf-8")
+    assert ('sources = ["given"]' in recipe) == ("never" in train)
 
 
 def test_a_catalogue_holds_replies_that_were_given_twice(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import gzip
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from polyrank.fitting.recipes import Pace, Planned
 from polyrank.fitting.report import Line, _plot, answers_of, commands_of
 from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25
-from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.terms.lexical import LexicalTerm
 from polyrank.storage.journal import Journal
 from polyrank.training.loop import FitResult
 from polyrank.tuning.selection import HeldOut
+from word_models import WordEncoder, text_vector
 
 
 def test_minutes_are_counted_once_and_the_end_has_a_margin() -> None:
@@ -349,6 +350,33 @@ def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp
     run.untried = {plans[0].name: plans[0]}
     run.train_all(plans[:1])
     assert (len(asked), [*run.untried]) == (5, [plans[0].name])  # no minutes are left
+
+
+class Knowing(WordEncoder):
+    """A reply has the vector of the context that it answers, which shares no word with it."""
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
+        vectors = [text_vector(text.replace("answer", "question"), self.seed, self.dimension) for text in candidates]
+        return np.array(vectors, np.float32)
+
+
+def test_each_model_is_compared_with_the_ranker_of_those_before(tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path)
+    texts = [f"answer{i}" for i in range(60)]
+    run.data = replace(
+        run.data,
+        lists=[
+            Example((f"question{i}",), tuple(texts[(i + j) % 60] for j in range(6)), (int(i % 5 == 0),), f"d{i}#0")
+            for i in range(60)
+        ],
+        pairs=[],
+    )
+    run.models = {"base": WordEncoder("base")}
+    first, again = (run._judged(planned(name), lambda name=name: Knowing(name, 3))[0] for name in ("first", "again"))
+    assert (first.kept, again.kept) == (True, False)
+    assert first.gain["low"] > 0.2
+    assert abs(again.gain["mean"]) < 0.1
+    assert [*run.models] == ["base", "training first"]
 
 
 @pytest.mark.parametrize(("likelihood", "rank", "kept"), [(0.5, 0.0, True), (0.0, 0.2, True), (0.5, -0.2, True),
