@@ -1,6 +1,7 @@
 """Several contexts, parts, pages and candidates of one text: each gets what it would get alone."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from polyrank.errors import UsageError
 from polyrank.index import open_index, open_writer, read_filter
 from polyrank.ranking.abstention import Abstention
 from polyrank.records import Candidate
+from polyrank.scorers.lexical import BM25
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.lexical import LexicalTerm
 from word_models import WordEncoder
 
 WORDS = [f"w{n}" for n in range(30)]
@@ -76,6 +79,34 @@ def test_the_confidence_is_of_the_best_ten_however_few_are_returned(tmp_path: Pa
             assert [one.confidence for one in answers] == pytest.approx(sure, abs=1e-5)
             assert [one.abstained for one in answers] == [one < max(sure) for one in sure]
             assert [len(one.ranked) for one in answers] == [k] * 3
+
+
+@pytest.mark.parametrize("k", [1, 3, 4, 12])
+def test_a_shortlist_is_reranked_and_all_others_follow(tmp_path: Path, k: int) -> None:
+    model, texts = WordEncoder("words"), texts_of(12)
+    pool, words = [Candidate(text, text) for text in texts], BM25().fit(texts)
+    ranker = Ranker([(EncoderTerm(model), (1.0,)), (LexicalTerm(words), (2.0,))], n_retrieved=4)
+    ranker.name = "ranker"
+    polyrank.build_index(tmp_path / "i", ranker, pool)
+    contexts = [texts[3] + " w1", "w2 w3 w4", "w5"]
+    with Replies(ranker, open_index(tmp_path / "i")) as replies:
+        for context, found in zip(contexts, replies.respond(contexts, k), strict=True):
+            assert len(found) == k
+            first = dict(zip(texts, model.score([context], [texts])[0].tolist(), strict=True))
+            second = dict(zip(texts, words.score([context], [texts])[0].tolist(), strict=True))
+            by_search = sorted(texts, key=lambda text: -first[text])
+            total = {text: first[text] + 2.0 * second[text] for text in by_search[:4]}
+            order = [*sorted(total, key=lambda text: -total[text]), *by_search[4:]]
+            assert [reply.text for reply in found] == order[:k]
+            for reply in found[:4]:
+                assert reply.score == pytest.approx(total[reply.text], abs=1e-4)
+                assert reply.stages == {
+                    "retriever": pytest.approx(first[reply.text], abs=1e-4),
+                    "reranker": pytest.approx(2.0 * second[reply.text], abs=1e-4),
+                }
+            assert all(one.score > other.score for one, other in pairwise(found))
+            ranked = {one.id: one.score for one in ranker.rank(context, pool)}
+            assert [reply.score for reply in found] == pytest.approx([ranked[reply.id] for reply in found], abs=1e-4)
 
 
 def test_a_diverse_answer_may_have_more_replies_than_it_is_usually_chosen_from(tmp_path: Path) -> None:

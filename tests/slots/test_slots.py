@@ -175,6 +175,13 @@ def test_names_of_a_context_are_slots_wherever_they_are_sent() -> None:
     assert sent_template("hi zoe, it is here", []) == "hi {customer}, it is here"
 
 
+def test_slots_are_values_of_their_kind() -> None:
+    assert [(one.kind, one.value) for one in data_in("{date_2}, {order}, 3 May")] == [
+        ("date", "{date_2}"), ("order", "{order}"), ("date", "3 May"),
+    ]  # fmt: skip
+    assert template("{date_2} or 3 May, {order}") == "{date} or {date_2}, {order}"
+
+
 def test_a_name_within_another_value_is_a_part_of_it() -> None:
     people = {"zoe": "customer", "miller": "customer"}
     assert template("Ask Mrs zoe@x.example, or zoe Miller", people) == "Ask Mrs {email}, or {customer}"
