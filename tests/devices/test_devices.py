@@ -295,6 +295,27 @@ def test_sums_are_exchanged_in_the_group_of_the_program(monkeypatch: pytest.Monk
         dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.bool])
+def test_rows_of_all_processes_are_joined_by_rank(
+    shape: tuple[int, ...], kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = [2, 0, 3, 1]
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(0, 2, (n, *shape), generator=generator).to(kind) for n in counts]
+
+    def all_gather(received: list[torch.Tensor], sent: torch.Tensor) -> None:
+        """What each process would send: its rows, filled up to the most."""
+        for into, own in zip(received, rows, strict=True):
+            filled = torch.cat([own, torch.zeros(3 - len(own), *shape, dtype=kind)])
+            into.copy_(filled.contiguous().view(-1).view(torch.uint8))
+            assert len(into) == len(sent)
+
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    for own in rows:
+        assert torch.equal(distributed.all_gather_rows(own, counts), torch.cat(rows))
+
+
 def test_the_state_of_every_generator_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     state = [torch.tensor([1])]
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state[0])

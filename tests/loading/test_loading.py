@@ -387,6 +387,22 @@ def test_a_ranker_resolves_to_its_models(tmp_path: Path) -> None:
         resolve_model(tmp_path / "ranker", lengths=Lengths(max_context_tokens=40))
 
 
+def test_a_backend_applies_to_the_parts_of_a_ranker_that_have_an_export(tmp_path: Path) -> None:
+    terms = []
+    for name in ("a", "b"):
+        shutil.copytree(model_folder("shipped:convert"), tmp_path / name)
+        terms.append((EncoderTerm(load(tmp_path / name)), (1.0,)))
+    Ranker(terms).save(tmp_path / "ranker")
+    with pytest.raises(UsageError, match="has an onnx export"):
+        resolve_model(tmp_path / "ranker", backend="onnx")
+    for number, name in enumerate(("b", "a")):
+        (tmp_path / name / "backends" / "onnx").mkdir(parents=True)
+        (tmp_path / name / "backends" / "onnx" / "export.json").touch()
+        parts = resolve_model(tmp_path / "ranker", backend="onnx").parts
+        assert [part.backend for part in parts] == (["onnx", "onnx"] if number else ["torch", "onnx"])
+    assert [part.backend for part in resolve_model(tmp_path / "ranker").parts] == ["torch", "torch"]
+
+
 def test_a_moved_folder_is_the_nearest_one_with_the_longest_end_of_its_path(tmp_path: Path) -> None:
     """An index and its model moved together; other folders of the same name lie around them."""
     near = tmp_path / "new" / "project" / "index"
