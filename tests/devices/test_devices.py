@@ -292,6 +292,8 @@ def test_sums_are_exchanged_in_the_group_of_the_program(monkeypatch: pytest.Monk
         for wait in waits:
             wait()
         assert values.tolist() == [number] * 3
+        assert distributed._state.sums is not None
+        assert dist.get_process_group_ranks(distributed._state.sums[1]) == [0]  # refused for a group that has ended
         dist.destroy_process_group()
 
 
