@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,9 @@ def test_the_machine_is_this_one() -> None:
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     replies = tmp_path / "replies.txt"
     replies.write_text("\n".join(TEXTS), "utf-8")
-    shown = run("bench", "respond", "shipped:convert", "--texts", replies, "-n", "20")
+    shown = run("bench", "respond", "shipped:convert", "--texts", replies, "-n", "20", "-n", "30")
     assert (shown.returncode, "encode a context" in shown.stdout) == (0, True), shown.stderr
+    assert re.findall(r"answer +│ +(\d+)", shown.stdout) == ["20", "30"]
     found = run("bench", "respond", "bm25", "--texts", replies, "--threads", "1", "--json")
     assert json.loads(found.stdout)["machine"]["threads"] == 1
     with pytest.raises(UsageError, match="give at least 100 texts"):

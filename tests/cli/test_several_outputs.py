@@ -300,6 +300,18 @@ def test_wrong_candidates_of_any_example_are_negatives(n_with: int, tmp_path: Pa
     assert ('sources = ["given"]' in recipe) == ("never" in train)
 
 
+@pytest.mark.parametrize(("margin", "n_dropped"), [(None, 1), ("0", 1), ("-100", 0), ("100", 3)])
+def test_negatives_are_below_the_right_answer_by_the_margin(margin: str | None, n_dropped: int, tmp_path: Path) -> None:
+    pairs = [{"context": ["my red bill"], "response": "a bill for you"}]
+    data, pool = written(tmp_path / "pairs.jsonl", pairs), tmp_path / "pool.txt"
+    pool.write_text("red bill\na green parcel\nthe other bill of all of them\n", "utf-8")
+    options = [] if margin is None else ["--margin", margin]
+    arguments = ["mine", data, "--from", "bm25", "--pool", pool, "--rerank", "tfidf", *options, "--json"]
+    done = CliRunner().invoke(app, [*map(str, arguments), "-o", str(tmp_path / "mined.jsonl")])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert json.loads(done.stdout)["n_doubtful"] == n_dropped
+
+
 def test_a_catalogue_holds_replies_that_were_given_twice(tmp_path: Path) -> None:
     pairs = [{"context": "hi", "response": text} for text in ("yes", "no", "no", "once", "yes", "yes")]
     data, out = written(tmp_path / "pairs.jsonl", pairs), tmp_path / "replies.jsonl"
