@@ -525,6 +525,15 @@ def test_none_is_a_value_only_of_optional_keys() -> None:
     assert recipe_from_dict(values({}, model=tables)).model == ConvertConfig(quantization="none")
     with pytest.raises(ConfigError, match="is not a list"):
         recipe_from_dict(values({"seeds": None}))
+    for key in ("optimizer", "loss", "precision"):
+        with pytest.raises(ConfigError, match=f"^train.{key} = 'none' is not one of '"):
+            recipe_from_dict(values({key: None}))
+    for table, name in (({"codes": None}, "codes"), ({"codes": "last", "reduction": "none"}, "reduction")):
+        with pytest.raises(ConfigError, match=f"^model.{name} = 'none' is not one of "):
+            recipe_from_dict(values({}, model={"kind": "poly", **table}))
+    with pytest.raises(ConfigError, match=r"^train\.negatives\.weighting = 'none' is not one of"):
+        recipe_from_dict(values({"negatives": {"weighting": None}}))
+    assert recipe_from_dict(values({}, model={"kind": "bi", "reduction": None})).model.reduction is None  # type: ignore[union-attr]
 
 
 def test_dictionaries_of_methods_contain_their_kind() -> None:

@@ -241,7 +241,7 @@ def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
     option = _option(hint, value)
     hint = get_args(option)[0] if get_origin(option) is Annotated else option
     if get_origin(hint) is Literal:
-        return "none" if value is None and "none" in get_args(hint) else value  # KEY=none is None for every key
+        return "none" if value is None else value  # KEY=none is None for every key
     if get_origin(hint) is tuple:
         if isinstance(value, str) and get_origin(get_args(hint)[0]) is Literal:
             value = [value]  # one word needs no list
