@@ -124,13 +124,14 @@ def test_a_table_of_words_with_two_names_is_stored_once_and_grows_under_both(sha
     assert again.state_dict().keys() == source.state_dict().keys()
     for name, tensor in source.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
-    model, texts, _ = start_model(on(start, folder), OTHER_TURNS, seed=1, sample=REPLIES, start=tmp_path / "model")
+    policy = dataclasses.replace(OTHER_TURNS, new_tokens=("[TURN]", *(f"[T{n}]" for n in range(300))))
+    model, texts, _ = start_model(on(start, folder), policy, seed=1, sample=REPLIES, start=tmp_path / "model")
     for one in (source, again, model):
         assert len(tables(one)) == 4
         assert n_tables(one) == (1 if shared else 2)
     for name, new in tables(model).items():
         old = source.state_dict()[name]
-        assert len(new) >= len(texts.subwords)  # type: ignore[arg-type]  # texts of a backbone
+        assert len(old) < len(new) == len(texts.subwords)  # type: ignore[arg-type]  # texts of a backbone
         assert torch.equal(new[: len(old)], old), name
 
 
