@@ -59,6 +59,22 @@ def test_the_same_vectors_write_the_same_bytes(vectors: np.ndarray) -> None:
     assert build_ann(vectors, "hnsw").to_bytes() == build_ann(vectors, "hnsw").to_bytes()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_added_in_parts(kind: Kind, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = build_ann(vectors[:1700], kind)
+    monkeypatch.setattr("polyrank.index.local.ann.ROWS_AT_A_TIME", 500)
+    parts = build_ann(vectors[:1700], kind)
+    assert len(parts) == 1700
+    for found, wanted in zip(parts.search(vectors[1690:1700], 9), whole.search(vectors[1690:1700], 9), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_graph_is_searched_more_widely_than_a_long_list(vectors: np.ndarray, queries: np.ndarray) -> None:
+    _, places = build_ann(vectors, "hnsw").search(queries, 400)
+    recall = [len({*a} & {*b}) / 400 for a, b in zip(places.tolist(), true_best(vectors, queries, 400), strict=True)]
+    assert np.mean(recall) >= 0.9
+
+
 def test_few_and_no_vectors(vectors: np.ndarray) -> None:
     products, places = build_ann(vectors[:3]).search(vectors[:2], 10)
     assert products.shape == places.shape == (2, 3)

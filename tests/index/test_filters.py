@@ -31,7 +31,7 @@ from polyrank.index import (
     write_index,
 )
 from polyrank.index.checks import metadata_json
-from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, rows_where
+from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, joined, rows_where
 from polyrank.index.local import postings
 from polyrank.index.local.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
 from polyrank.index.local.store import Meta, connect, read_meta
@@ -48,6 +48,7 @@ from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import Precision, from_rows, to_rows
 from processes import run
 from test_index import Hashed
+from test_store import refresh_matrix
 
 # A filter as a tree: ("and" | "or", [trees]), ("not", tree), ("exists", path), (operator, path, [values])
 Tree = tuple[Any, ...]
@@ -285,6 +286,28 @@ def test_the_largest_filter_is_evaluated() -> None:
     nested = "(" * MAX_DEPTH + text + ")" * MAX_DEPTH
     pool = [Candidate("x", "text", {"a": 7}), Candidate("y", "text", {"a": 8})]
     assert positions_where(pool, read_filter(nested)).tolist() == [0]
+    beside = " or ".join(["(not a = 0)"] * (MAX_DEPTH + 1))  # only what is nested counts as depth
+    assert positions_where(pool, read_filter(beside)).tolist() == [0, 1]
+
+
+def test_a_joined_filter_passes_what_both_pass() -> None:
+    pool = [Candidate(f"{a}{b}{c}", "text", {"a": a, "b": b, "c": c}) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
+    texts = [
+        "a = 1",
+        "not b = 1",
+        "a = 1 and b = 1",
+        "b = 1 or c = 1",
+        "not (a = 1 or c = 1)",
+        "a = 0 or b = 1 and c = 1",
+    ]
+    rows = [positions_where(pool, read_filter(text)).tolist() for text in texts]
+    for first, of_first in zip(texts, rows, strict=True):
+        for second, of_second in zip(texts, rows, strict=True):
+            both = joined(read_filter(first), read_filter(second))
+            assert both is not None
+            assert positions_where(pool, both).tolist() == sorted({*of_first} & {*of_second}), (first, second)
+        assert joined(read_filter(first), None) == joined(None, read_filter(first)) == read_filter(first)
+    assert joined(None, None) is None
 
 
 def test_filters_are_values() -> None:
@@ -308,6 +331,8 @@ FILTERS = {
     "n = 3": lambda m: m["n"] == 3,  # few rows: their vectors are copied
     "n != 3": lambda m: m["n"] != 3,
     "lang in ('de', 'fr') and n < 10": lambda m: m["lang"] != "en" and m["n"] < 10,
+    "n > 18 and not lang in ('en', 'fr')": lambda m: m["n"] > 18 and m["lang"] == "de",  # one in sixty
+    "n in (4, 14) and n >= 4": lambda m: m["n"] in (4, 14),  # few, with the last of each addition
     "exists lang": lambda m: True,
     "lang = 'it'": lambda m: False,
 }
@@ -405,6 +430,39 @@ def test_filtered_views_are_cached_between_searches(tmp_path: Path) -> None:
             index.view(read_filter(f"n = {i + 5}"))
         assert index.view(few) is not after  # no longer cached
         assert index.rows_where(few).tolist() == [*range(24, 401, 20), 401]
+
+
+def test_a_row_passes_once_however_often_a_filter_was_evaluated(tmp_path: Path) -> None:
+    """A compaction moves rows of several additions into one block, of which few pass."""
+    pool = [Candidate(f"c{i}", "text", {"lang": LANGUAGES[i % 3], "n": i}) for i in range(430)]
+    vectors = vectors_of(np.random.default_rng(6), 430)
+    write_index(tmp_path / "i", pool[:400], vectors[:400], fingerprint="f", model="m")
+    texts = {
+        "n > 396": range(397, 430),
+        'lang = "en" and n > 396': range(399, 430, 3),
+        "not n < 396 or n = 7": [7, *range(396, 430)],
+    }
+
+    def check() -> None:
+        for text, wanted in texts.items():
+            assert index.rows_where(read_filter(text)).tolist() == [n + 1 for n in wanted if n < last], text
+
+    with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
+        last = 400
+        check()
+        for last in (403, 406, 412, 418, 424):
+            n = len(index)
+            writer.add(pool[n:last], vectors[n:last])
+            index.refresh()
+            check()
+        writer.compact()
+        refresh_matrix(index)
+        assert index.info()["blocks"] == [424]
+        check()
+        last = 430
+        writer.add(pool[424:], vectors[424:])
+        index.refresh()
+        check()
 
 
 VALUES: list[Any] = [

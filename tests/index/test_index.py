@@ -18,7 +18,8 @@ from hypothesis import given, strategies as st
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.replies import Replies
 from polyrank.errors import ArtifactError, DataError, LockedError, MissingExtraError, UsageError
-from polyrank.index import LocalWriter, open_catalogue, open_index, verify_index, write_index
+from polyrank.index import COUNT_FIELD, LocalWriter, as_count, open_catalogue, open_index, verify_index, write_index
+from polyrank.index.remote.rows import counts_of
 from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
 from polyrank.scorers.protocols import Encoder
@@ -86,6 +87,21 @@ def test_pages_and_candidates_by_id(tmp_path: Path) -> None:
             for unknown in ("nosuch", "\ud800"):
                 with pytest.raises(UsageError, match="has no candidate"):
                     index.candidate(unknown)
+
+
+def test_a_count_is_a_number_above_zero_or_its_digits() -> None:
+    counts: list[tuple[object, float]] = [
+        (1, 1.0), (0.5, 0.5), ("12", 12.0), ("007", 7.0), (2**70, 2.0**70), ("1" + "0" * 300, 1e300), (1e308, 1e308),
+    ]  # fmt: skip
+    other: list[object] = [
+        0, -1, -0.5, "0", "-1", "1.5", "1e3", "+1", " 1", "1 ", "", "\u0663", "\uff11", "\u00b2", None,
+        True, False, [3], {"a": 1},
+        float("inf"), float("nan"), "inf", "nan", 10**400, "9" * 400,
+    ]  # fmt: skip
+    assert [as_count(value) for value, _ in counts] == [count for _, count in counts]
+    assert [(value, as_count(value)) for value in other if as_count(value)] == []
+    index = [Candidate(f"c{i}", f"text {i}", {COUNT_FIELD: value}) for i, (value, _) in enumerate(counts)]
+    assert counts_of(index).tolist() == [count for _, count in counts]
 
 
 def test_pages_find_zero_characters(tmp_path: Path) -> None:

@@ -982,11 +982,20 @@ def test_qdrant_answers_as_a_local_index(request: pytest.FixtureRequest, tmp_pat
 
 
 def test_a_token_is_for_the_server_that_the_user_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for uri, name in (("qdrant+https://h:6333", "QDRANT"), ("postgresql://h:5432", "POSTGRESQL")):
+    """No other gets it: not one of the same kind, at another port, without encryption or with a name that begins so."""
+    for uri, name, more in (
+        ("qdrant+https://h:6333", "QDRANT", ["qdrant+http://h:6333", "https://h:6333"]),
+        ("postgresql://h:5432", "POSTGRESQL", []),
+        ("http://h:19530", "MILVUS", ["https://h:19530", "qdrant+http://h:19530"]),
+    ):
+        others = [uri.replace("//h", "//evil"), uri.replace("//h", "//h.evil"), f"{uri}0", f"{uri[:-1]}9", *more]
         monkeypatch.setenv(f"POLYRANK_{name}_TOKEN", "secret")
         assert Address(uri, "replies").token == ""
-        monkeypatch.setenv(f"POLYRANK_{name}_URI", uri)
-        assert (Address(uri, "replies").token, Address("http://h:19530", "replies").token) == ("secret", "")
+        for named in (uri, f"{uri}/", uri.rpartition(":")[0]):  # the last with the usual port
+            monkeypatch.setenv(f"POLYRANK_{name}_URI", named)
+            assert Address(uri, "replies").token == "secret"
+            assert [other for other in others if Address(other, "replies").token] == []
+        monkeypatch.delenv(f"POLYRANK_{name}_URI")
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------

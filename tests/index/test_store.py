@@ -19,10 +19,20 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
-from polyrank.index import Index, LocalWriter, open_catalogue, open_index, read_filter, verify_index, write_index
+from polyrank.index import (
+    Index,
+    LocalWriter,
+    as_count,
+    open_catalogue,
+    open_index,
+    read_filter,
+    verify_index,
+    write_index,
+)
 from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
-from polyrank.index.local import matrix as matrix_module, store, writer as writer_module
+from polyrank.index.local import ann as ann_module, matrix as matrix_module, store, writer as writer_module
 from polyrank.index.local.checked import CHECKED
+from polyrank.index.local.counts import RowCounts
 from polyrank.index.local.lock import LOCK
 from polyrank.index.local.matrix import open_matrix, write_matrix
 from polyrank.index.local.verify import _problems_of
@@ -58,6 +68,20 @@ def test_a_page_of_long_candidates_ends_early(tmp_path: Path) -> None:
         assert [one.id for page in pages for one in page.candidates] == [one.id for one in pool]
         assert [len(page.candidates) for page in pages] == [63, 57]
         assert len(index.page(n=5).candidates) == 5
+
+
+def test_a_page_ends_after_the_candidate_that_fills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of texts and metadata; even a candidate that is larger than a page is on one."""
+    pool = [Candidate(f"c{i}", "é" * (i + 1), {"n": i}) for i in range(5)]  # of 2, 4, 6, 8 and 10 bytes, and 8 each
+    write_index(tmp_path / "i", pool, np.ones((5, D), np.float32), fingerprint="f", model="m")
+    with open_catalogue(tmp_path / "i") as index:
+        for limit, sizes in ((1, [1] * 5), (10, [1] * 5), (11, [2, 1, 1, 1]), (22, [2, 2, 1]), (23, [3, 2]), (88, [5])):
+            monkeypatch.setattr(store, "PAGE_BYTES", limit)
+            after, pages = 0, []
+            while not pages or (after := pages[-1].next or 0):
+                pages.append(index.page(after=after))
+            assert [len(page.candidates) for page in pages] == sizes, limit
+            assert [one for page in pages for one in page.candidates] == pool
 
 
 def stored(at: np.ndarray, precision: Precision) -> tuple[float, ...]:
@@ -511,8 +535,11 @@ def test_building_streams_vectors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("precision", "share"), [("fp32", 1.0), ("bf16", 0.5), ("int8", 68 / 256)])
-def test_a_precision_is_kept_and_has_its_size(tmp_path: Path, precision: Precision, share: float) -> None:
-    """Stored, compacted, copied and rewritten from an index's vectors, the bits do not change."""
+def test_a_precision_is_kept_and_has_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision, share: float
+) -> None:
+    """Stored, compacted, copied and rewritten from an index's vectors, in several parts, the bits do not change."""
+    monkeypatch.setattr(matrix_module, "ROWS_AT_A_TIME", 120)
     n, d = 500, 64
     vectors = np.random.default_rng(1).normal(size=(n, d)).astype(np.float32)
     pool, path = [candidate(f"c{i}") for i in range(n)], tmp_path / "i"
@@ -582,6 +609,22 @@ def test_an_inner_product_index_is_stored_with_the_matrix(tmp_path: Path, kind: 
         open_index(tmp_path / "i")
 
 
+@pytest.mark.parametrize("kind", ["sq8", "ivfpq", "hnsw", "flat"])
+def test_few_vectors_are_compared_exactly_instead_of_by_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pytest.importorskip("faiss")
+    for module in (ann_module, matrix_module):
+        monkeypatch.setattr(module, "CODES_FROM", 40)
+    for n, has_codes in ((39, False), (40, True), (41, True)):
+        pool, path = [candidate(f"c{i}") for i in range(n)], tmp_path / f"{n}"
+        write_index(path, pool, np.random.default_rng(n).normal(size=(n, 8)), fingerprint="f", model="m", ann=kind)
+        with open_index(path) as index:
+            _, (ann,) = index.view()
+            assert ann.kind == (kind if has_codes or kind == "hnsw" else "flat")
+            assert index.info()["ann"] == kind
+
+
 @pytest.mark.parametrize(("n", "n_stale", "due"), [(100, 20, False), (100, 22, True), (6, 10, False), (6, 12, True)])
 def test_a_matrix_is_rebuilt_after_enough_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, n_stale: int, due: bool
@@ -598,14 +641,19 @@ def test_a_matrix_is_rebuilt_after_enough_changes(
     assert verify_index(path) == []
 
 
-def test_changes_of_earlier_writers_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kinds", ["aaaaaa", "rrrrrr", "arrara"])
+def test_changes_of_earlier_writers_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: str) -> None:
+    """Added and removed candidates."""
     monkeypatch.setattr(writer_module, "MIN_STALE", 5)
-    path = small(tmp_path / "i", 3)
+    path = small(tmp_path / "i", 8)
     matrices = {place.name for place in path.glob("matrix-*")}
-    for turn in range(6):
+    for turn, kind in enumerate(kinds):
         assert {place.name for place in path.glob("matrix-*")} == matrices
         with LocalWriter(path) as writer:
-            writer.add([candidate(f"n{turn}")], vector(turn)[None])
+            if kind == "a":
+                writer.add([candidate(f"n{turn}")], vector(turn)[None])
+            else:
+                writer.remove([f"c{turn}"])
     assert {place.name for place in path.glob("matrix-*")} != matrices
 
 
@@ -629,6 +677,23 @@ def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
         assert max(sizes) == 8
         assert sizes[7] == 2  # the first of two, and eight joined ones
         assert len(index.view()[1]) == len(index.blocks())
+
+
+def test_later_changes_do_not_affect_an_earlier_view(tmp_path: Path) -> None:
+    """A search may still use it: of the matrix and of added rows, removed in several changes, filtered or not."""
+    path, condition = small(tmp_path / "i", 6), read_filter("version = 0")
+    with LocalWriter(path) as writer, open_index(path) as index:
+        writer.add([candidate(f"n{i}") for i in range(6)], np.stack([vector(9 + i) for i in range(6)]))
+        seen, wanted, left = [], [], [*range(1, 13)]
+        for name, row in (("c1", 2), ("n2", 9), ("c4", 5), ("n0", 7), ("c0", 1)):
+            writer.remove([name])
+            left.remove(row)
+            index.refresh()
+            seen += [index.blocks(), index.view(condition)[0]]
+            wanted += [left.copy()] * 2
+    live = [np.concatenate([block.rows if block.alive is None else block.rows[block.alive] for block in blocks])
+            for blocks in seen]  # fmt: skip
+    assert [rows.tolist() for rows in live] == wanted
 
 
 def test_closing_twice_does_nothing(tmp_path: Path) -> None:
@@ -745,6 +810,41 @@ def test_the_description_of_an_index(tmp_path: Path) -> None:
     assert known["bytes"][INDEX_FILE] == (path / INDEX_FILE).stat().st_size
 
 
+def test_counts_are_those_of_the_rows_in_any_order(tmp_path: Path) -> None:
+    """Each row is read once, and those that were removed, before or after, count nothing."""
+    values: list[Any] = [3, True, None, "7", 2.5, False, [4], 0, -1, {"count": 2}, "x", "true", 9, 2**40]
+    pool = [Candidate(f"c{i}", f"text {i}", {"count": value}) for i, value in enumerate(values)]
+    pool += [Candidate("none", "no count"), Candidate("other", "text", {"n": {"count": 5}})]
+    wanted = dict(enumerate([as_count(one.metadata.get("count")) for one in pool], 1))
+    path = tmp_path / "i"
+    write_index(path, pool, np.ones((len(pool), D), np.float32), fingerprint="f", model="m")
+    counts, order = RowCounts(path), np.random.default_rng(1)
+    with LocalWriter(path) as writer:
+        for step in range(4):
+            with closing(store.connect(path, write=False)) as connection:
+                meta = store.read_meta(connection, path)
+            rows = order.permutation(np.array([*range(len(wanted) + 6), *wanted], np.int64))
+            assert counts.of_rows(rows, meta).tolist() == [wanted.get(row, 0.0) for row in rows.tolist()]
+            assert RowCounts(path).of_rows(rows[:0], meta).tolist() == []
+            gone = [f"c{step * 3}", f"n{step - 1}"]
+            writer.remove(gone)
+            writer.add(
+                [Candidate(f"n{step}", "new", {"count": step + 1}), Candidate(f"m{step}", "new")], np.ones((2, D))
+            )
+            last = max(wanted) if step else len(pool)
+            wanted |= {last + 1: step + 1.0, last + 2: 0.0}
+            fresh = RowCounts(path)  # which has not seen the removed ones
+            with pytest.raises(ArtifactError, match="has changed since it was last read; search again"):
+                fresh.of_rows(rows, meta)
+    with closing(store.connect(path, write=False)) as connection:
+        meta = store.read_meta(connection, path)
+        live = [row for (row,) in connection.execute("SELECT row FROM candidates ORDER BY row")]
+    rows = np.arange(max(live) + 3)
+    assert RowCounts(path).of_rows(rows, meta).tolist() == [
+        wanted.get(r, 0.0) if r in live else 0.0 for r in rows.tolist()
+    ]
+
+
 def test_the_digest_is_the_sum_of_rows_modulo_2_to_the_256(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 11)
     connection = sqlite3.connect(path / INDEX_FILE)
@@ -784,6 +884,14 @@ def test_row_numbers_are_never_reused(tmp_path: Path) -> None:
         assert index.candidates([1], opening=index.opening)[0].id == "c0"
 
 
+def nested(depth: int) -> Any:
+    """Lists and dictionaries in each other."""
+    inner: Any = "x"
+    for level in range(depth):
+        inner = {"a": inner} if level % 2 else [inner]
+    return inner
+
+
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
@@ -794,6 +902,10 @@ def test_row_numbers_are_never_reused(tmp_path: Path) -> None:
         (Candidate("a", "x", {"m": float("nan")}), "it cannot be written as JSON"),
         (Candidate("a", "x", {"m": {1, 2}}), "it cannot be written as JSON"),
         (Candidate("a", "x", {"m": "[" * 500}), ""),
+        (Candidate("a", "x", {"m": nested(15), "n": nested(9)}), ""),
+        (Candidate("a", "x", {"m": nested(9), "n": nested(16)}), "its metadata are nested deeper than 16 levels"),
+        (Candidate("a", "x", {"m": "é" + "x" * 65_525}), ""),  # with {"m": ""}, the largest
+        (Candidate("a", "x", {"m": "é" + "x" * 65_526}), "its metadata have 65,537 bytes as JSON, the limit is 65,536"),
         (Candidate("a", "x", {f"{i}": {} for i in range(300)}), ""),
     ],
 )

@@ -126,6 +126,24 @@ def test_changes_lost_from_the_log_are_detected(tmp_path: Path) -> None:
     assert verify_index(path) == []
 
 
+def test_an_earlier_file_in_a_changed_index_or_its_copy_is_detected(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc")
+    files = [(path / INDEX_FILE).read_bytes()]
+    for names in ("d", "ef"):
+        with LocalWriter(path) as writer:
+            add(writer, names)
+            writer.snapshot(tmp_path / f"copy of {names}")
+        files.append((path / INDEX_FILE).read_bytes())
+    for place, change in ((path, 3), (tmp_path / "copy of ef", 3), (tmp_path / "copy of d", 2)):
+        assert ids(place) == "abcdef"[: 2 * change]
+        for number, data in enumerate(files[: change - 1], 1):
+            (place / INDEX_FILE).write_bytes(data)
+            for attempt in (open_index, LocalWriter):
+                with pytest.raises(ArtifactError, match=f"is number {number}, but number {change} was acknowledged"):
+                    attempt(place)
+            assert any("was acknowledged" in problem for problem in verify_index(place))
+
+
 def test_damaged_names_of_columns_are_detected_before_use(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     with LocalWriter(path) as writer:

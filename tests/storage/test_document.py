@@ -23,6 +23,7 @@ from polyrank.storage.document import (
     checksum,
     has_document,
     new_parts,
+    open_or_write,
     read_document,
     read_parts,
     seal,
@@ -175,3 +176,27 @@ def test_a_folder_has_all_its_parts_or_is_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(ArtifactError, match=f"{part.name} is damaged.*count again"):
             read_parts(tmp_path / "n", kind)
         part.write_bytes(whole)
+
+
+def test_a_folder_that_can_be_written_again_is_written_if_it_is_missing_or_damaged(tmp_path: Path) -> None:
+    """Only damage is reported: a folder without the document may be a cache's, or one that a killed process left."""
+    kind, said, n_written = DocumentKind(name="cache", file="n.json", remedy="count again"), list[str](), 0
+
+    def write() -> None:
+        nonlocal n_written
+        n_written += 1
+        (tmp_path / "n").mkdir(exist_ok=True)
+        (tmp_path / "n" / kind.file).write_bytes(seal({"n": n_written}, kind))
+
+    def opened() -> dict[str, Any]:
+        return open_or_write(tmp_path / "n", kind, lambda folder: read_document(folder, kind), write, said.append)
+
+    assert opened() == opened() == {"n": 1}
+    (tmp_path / "n" / kind.file).unlink()
+    assert opened() == opened() == {"n": 2}
+    assert said == []
+    (tmp_path / "n" / kind.file).write_bytes(b"{")
+    assert opened() == opened() == {"n": 3}
+    (message,) = said
+    assert message.startswith(f"{tmp_path / 'n' / kind.file} is damaged")
+    assert message.endswith("; count again; polyrank writes it again")

@@ -11,6 +11,7 @@ import pytest
 
 from polyrank.errors import ReadOnlyError, ResourceError, UsageError
 from polyrank.storage.durable import (
+    check_output,
     check_replaceable,
     disk_error,
     make_folders,
@@ -119,6 +120,75 @@ def test_a_folder_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: 
     assert (tmp_path / "place").stat().st_mode & 0o777 == 0o750
     assert {entry.name for entry in (tmp_path / "place").iterdir()} == {"known", "of 2"}
     assert {entry.name for entry in tmp_path.iterdir()} == {"place", "link"}
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_folder_whose_name_cannot_be_synced_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool, exchanges: bool
+) -> None:
+    place, sync = tmp_path / "above" / "place", os.fsync
+
+    def made(text: str, *, replace: bool) -> None:
+        with new_folder(place, replace=replace) as folder:
+            (folder / "known").write_text(text)
+
+    def fails(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == place.parent:
+            raise OSError(errno.EIO, "failing")
+        sync(descriptor)
+
+    place.parent.mkdir()
+    if replaces:
+        made("old", replace=False)
+    if not exchanges:
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # a C library without renameat2
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(ResourceError, match="place"):
+        made("new", replace=replaces)
+    left = {str(path.relative_to(place.parent)): path.read_text() for path in place.parent.rglob("*") if path.is_file()}
+    assert left == ({"place/known": "old"} if replaces else {})
+    assert list(place.parent.iterdir()) == ([place] if replaces else [])
+
+
+@pytest.mark.parametrize("name", ["a[0]", "a?", "a*", "plain"])
+def test_leftovers_are_those_of_the_same_name(tmp_path: Path, name: str) -> None:
+    """Also if the name is a pattern, which others match."""
+    ends = ("01234567", "01234567.part")
+    for other in (name, "a0", "ab", "abc", "plain.json"):
+        for end in ends:
+            (tmp_path / f".{other}.{end}").mkdir()
+    with new_folder(tmp_path / name) as folder:
+        (folder / "known").write_text("x")
+    left = {entry.name for entry in tmp_path.iterdir()}
+    every = {f".{other}.{end}" for other in (name, "a0", "ab", "abc", "plain.json") for end in ends}
+    assert left == (every | {name}) - {f".{name}.01234567.part"}
+
+
+def test_a_file_is_not_written_over_what_a_command_reads(tmp_path: Path) -> None:
+    """By whichever name: of the file, of a link to it, or another name of the same file."""
+    first, second, free = (tmp_path / name for name in ("first", "second", "free"))
+    (tmp_path / "a").mkdir()
+    first.write_text("x")
+    second.write_text("x")
+    (tmp_path / "hard").hardlink_to(second)
+    (tmp_path / "soft").symlink_to(second)
+    (tmp_path / "dangling").symlink_to(free)
+    for path in (second, tmp_path / "hard", tmp_path / "soft", tmp_path / "a" / ".." / "second"):
+        with pytest.raises(UsageError, match="already exists and is read by this command; give another file"):
+            check_output(path, inputs=[None, first, second], overwrite=True)
+    for path in (free, tmp_path / "dangling"):
+        with pytest.raises(UsageError, match="is given for two outputs; give another file"):
+            check_output(path, inputs=[None, first, free], overwrite=True)
+    check_output(None, inputs=[first])
+    check_output(free, inputs=[first, None, second])
+    check_output(second, inputs=[first, None], overwrite=True)
+    with pytest.raises(UsageError, match="second already exists; choose another path or pass `overwrite=True`"):
+        check_output(second, inputs=[first])
+    with pytest.raises(UsageError, match="is not a regular file"):
+        check_output(tmp_path, overwrite=True)
+    with pytest.raises(UsageError, match=r"cannot be written because .*first is not a writable folder"):
+        check_output(first / "inside" / "file")
 
 
 def test_a_folder_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
