@@ -7,6 +7,7 @@ import inspect
 import json
 import socket
 import socketserver
+import struct
 import subprocess
 import sys
 import threading
@@ -230,6 +231,128 @@ def answering(status: int, body: str, **headers: str) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def scripted(*answers: str | None) -> Iterator[tuple[str, list[tuple[str, str | None, Any]]]]:
+    """The URL of a server with these answers in turn, and what it was sent: path, key and body.
+
+    None: it has read the request, and closes the connection without an answer.
+    """
+    sent: list[tuple[str, str | None, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            sent.append((self.path, self.headers["authorization"], json.loads(body) if body else None))
+            answer = answers[min(len(sent), len(answers)) - 1]
+            if answer is None:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()  # and reset
+                self.close_connection = True
+                return
+            self.send_response(200)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        do_GET = do_POST  # noqa: N815  # names that the library calls
+
+        def finish(self) -> None:
+            with suppress(OSError, ValueError):
+                super().finish()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", sent
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_request_that_may_have_arrived_is_not_repeated(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have made its change, although its answer was lost."""
+
+    async def add_later(url: str) -> None:
+        async with polyrank.AsyncClient(url, retries=3) as client:
+            await client.add(["thanks"])
+
+    def add(url: str) -> None:
+        with polyrank.Client(url, retries=3) as client:
+            client.add(["thanks"])
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with scripted(None) as (url, sent):
+        with pytest.raises(OfflineError, match=f"^{url} does not answer"):
+            asyncio.run(add_later(url)) if is_async else add(url)
+        assert [path for path, *_ in sent] == ["/v1/candidates"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_catalogue_ends_where_the_server_says(is_async: bool) -> None:
+    """A page of long candidates is short, and one whose candidates were removed meanwhile is empty."""
+    pages, n = [], 0
+    for size, following in ((3, "7"), (0, "9 &"), (1, "10"), (200, "210"), (2, None)):
+        rows = [{"id": f"c{n + i}", "text": "hi", "metadata": {}} for i in range(size)]
+        pages.append(json.dumps({"candidates": rows, "next": following, "n_candidates": 9}))
+        n += size
+
+    async def ids(url: str) -> list[str]:
+        async with polyrank.AsyncClient(url) as client:
+            return [one.id async for one in client.candidates("wifi down")]
+
+    with scripted(*pages) as (url, sent):
+        if is_async:
+            found = asyncio.run(ids(url))
+        else:
+            with polyrank.Client(url) as client:
+                found = [one.id for one in client.candidates("wifi down")]
+    assert found == [f"c{i}" for i in range(n)]
+    asked = "/v1/candidates?q=wifi%20down"
+    ends = ["", "&after=7", "&after=9%20%26", "&after=10", "&after=210"]
+    assert [path for path, *_ in sent] == [f"{asked}{end}&limit=200" for end in ends]
+
+
+def test_a_request_has_the_whole_context_and_the_given_key() -> None:
+    context = Context(("hi", "my wifi is down"), ("a fact", "another", "a third"))
+    for fields, settings, key in (
+        ("#key=printed", {}, "Bearer printed"),
+        ("#key=printed", {"api_key": "own"}, "Bearer own"),
+        ("", {"api_key": "own"}, "Bearer own"),
+        ("", {}, None),
+        ("#key=", {}, None),
+    ):
+        with scripted('{"scores": [1, 2.5]}') as (url, sent), polyrank.Client(f"{url}/{fields}", **settings) as client:
+            assert client.score(context, ["a", "b"], model="m") == [1.0, 2.5]
+            assert client.score("hi", ["a", "b"]) == [1.0, 2.5]
+        whole = {"context": ["hi", "my wifi is down"], "background": ["a fact", "another", "a third"], "model": "m"}
+        one = {"context": ["hi"], "candidates": ["a", "b"]}
+        assert sent == [("/v1/score", key, whole | {"candidates": ["a", "b"]}), ("/v1/score", key, one)]
+
+
+def test_an_answer_has_every_field_of_the_servers() -> None:
+    row = {"id": "a", "text": "restart it", "score": 1.5, "template": "{verb} it", "slots": {"verb": "restart"}}
+    rows = [row | {"metadata": {"n": n}, "retrieval_score": first, "rerank_score": second}
+            for n, (first, second) in enumerate([(0.5, 2.5), (0.25, None), (None, None)])]  # fmt: skip
+    for abstained, exact, confidence in ((True, False, 0.5), (False, True, None), (True, None, None)):
+        body = {"results": rows, "abstained": abstained, "exact": exact, "confidence": confidence, "n_scored": 7,
+                "ways": ["scan", "graph"], "notes": ["a note", "b"], "request_id": "r"}  # fmt: skip
+        with scripted(json.dumps(body)) as (url, _), polyrank.Client(url) as client:
+            answer = client.respond("hi")
+        stages = [{"retriever": 0.5, "reranker": 2.5}, {"retriever": 0.25}, {}]
+        assert answer == Answer(
+            tuple(
+                Ranked("a", "restart it", 1.5, {"n": n}, own, "{verb} it", {"verb": "restart"})
+                for n, own in enumerate(stages)
+            ),
+            confidence, abstained, exact, 7, ("scan", "graph"), "r", ("a note", "b"),
+        )  # fmt: skip
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="this system has no Unix sockets")

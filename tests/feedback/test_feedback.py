@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import random
 import re
 import sqlite3
@@ -72,6 +73,51 @@ def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
         assert (second.outcome, second.rank, second.context_code) == (edited, 1, None)
         assert [request.shown.request_id for request in store.requests(since=datetime(2026, 1, 5, 12))] == ["r1", "r2"]
         assert [*store.requests(since=MONDAY + timedelta(seconds=1))] == []
+
+
+def test_requests_are_in_the_order_in_which_they_were_recorded(tmp_path: Path) -> None:
+    """Whatever their times and ids; each with its own outcome."""
+    times = {"m": 3, "a": 1, "z": 2, "b": 1, "k": 0}
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        for id_, hours in times.items():
+            store.record(shown(id_, time=MONDAY + timedelta(hours=hours)))
+        for id_ in ("z", "m", "b"):
+            store.record(Outcome(id_, "taken", "a", time=MONDAY - timedelta(hours=times[id_])))
+        requests = [*store.requests()]
+        assert [request.shown.request_id for request in requests] == [*times]
+        assert [request.outcome and request.outcome.request_id for request in requests] == ["m", None, "z", "b", None]
+        for hours in range(5):
+            found = [one.shown.request_id for one in store.requests(since=MONDAY + timedelta(hours=hours))]
+            assert found == [id_ for id_, own in times.items() if own >= hours]
+
+
+def test_equal_contexts_have_equal_codes_and_others_do_not() -> None:
+    """A code stands for the texts, their order, and which of them are turns."""
+    contexts = [
+        Context(turns, background)
+        for turns in (("a",), ("a", "b"), ("b", "a"), ("ab",), ("a", "b", "c"), ("a", ""), ("A",))
+        for background in ((), ("b",), ("c",), ("b", "c"), ("bc",))
+    ]
+    codes = [context_code(context) for context in contexts]
+    assert len({*codes}) == len(contexts)
+    assert codes == [context_code(replace(context)) for context in contexts]
+
+
+def test_the_name_of_a_file_is_durable_before_its_first_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, sync = list[tuple[int, int]](), os.fsync
+
+    def watched(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        synced.append((status.st_dev, status.st_ino))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    for folder in (tmp_path, tmp_path / "new"):
+        for _ in range(2):  # the process that created it may have died before it synced the folder
+            synced.clear()
+            FeedbackStore(folder / "feedback.db").close()
+            status = folder.stat()
+            assert (status.st_dev, status.st_ino) == synced[-1]
 
 
 def test_no_text_is_written_without_permission(tmp_path: Path) -> None:
@@ -316,9 +362,12 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: Reply("a", text=" "), "the text of a reply is ' '; use a non-empty string"),
         (lambda: Reply("a", text="\ud800"), "contains a lone surrogate at 0"),
         (lambda: shown("r", "hi", "aba"), "request 'r' shows reply 'a' twice"),
+        (lambda: shown("r", "hi", "dabcbc"), "request 'r' shows reply 'b' twice"),
         (lambda: Shown("r", tuple(Reply(f"{i}") for i in range(1001))), "shows 1,001 replies, the limit is 1,000"),
         (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
         (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
+        (lambda: shown("r", Context(("x" * 999_970,), ("y" * 6, "z" * 7)), "abc"), "have 1,000,001 characters, the"),
+        (lambda: Outcome("r", "edited", "a", "x" * 1_000_001), "have 1,000,001 characters, the limit is 1,000,000"),
         (lambda: shown("r", change=-1), "the index's change -1 is not an integer from 0"),
         (lambda: shown("r", time="today"), "time 'today' is not a datetime"),
         (lambda: Outcome("r", "liked"), "action 'liked' is unknown; use taken, edited, refused"),  # type: ignore[arg-type]
@@ -333,6 +382,14 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
 def test_wrong_values_are_refused_with_a_remedy(make: Callable[[], object], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         make()
+
+
+def test_records_at_the_limits_are_accepted() -> None:
+    id_ = "x" * 512
+    many = tuple(Reply(f"{i}") for i in range(999))
+    assert len(Shown(id_, (*many, Reply(id_)), None, id_, id_, id_, 0).replies) == 1_000
+    assert shown("r", Context(("x" * 999_969,), ("y" * 6, "z" * 7)), "abc").rank("c") == 3  # of a million characters
+    assert Outcome(id_, "edited", id_, "x" * 1_000_000).final_text
 
 
 # examples
@@ -375,6 +432,11 @@ def test_texts_in_the_same_words_are_one_candidate_as_first_shown() -> None:
     listed = Shown("r", tuple(Reply(id_, text=text) for id_, text in texts.items()), Context(("hi",)))
     found = examples([RequestFeedback(listed, Outcome("r", "taken", "b"))]).examples
     assert [example.candidates for example in found] == [("Sure.", "Bye now!")]
+
+
+def test_a_right_reply_is_as_it_was_first_sent() -> None:
+    requests = [use("r", "hi", "edited", "a", "Good bye!"), use("s", "hi", "edited", "b", "good bye")]
+    assert made([*requests, use("t", "hi", "refused", final="GOOD BYE")]) == [("hi", ("Good bye!", "c"), 1)]
 
 
 def test_a_taken_reply_is_right_and_replies_above_it_are_wrong() -> None:

@@ -52,6 +52,13 @@ def test_langchain_retrieves(replies: polyrank.Replies, scores: list[float], ord
         assert document.metadata == {"even": row % 2 == 0, "score": pytest.approx(scores[row], abs=1e-5)}
     few = PolyrankRetriever(replies=replies, k=3, filter="even = true").invoke(QUERY)
     assert [d.id for d in few] == [f"c{row}" for row in order if row % 2 == 0][:3]
+    try:
+        replies.add([{"id": "own", "text": "a reply with its own score", "metadata": {"score": "mine", "other": 1}}])
+        (own,) = PolyrankRetriever(replies=replies, filter="other = 1").invoke(QUERY)
+        (reply,) = replies.answer(QUERY, 1, filter="other = 1").ranked
+        assert own.metadata == {"other": 1, "score": reply.score}
+    finally:
+        replies.remove(["own"])
 
 
 def test_langchain_ranks(scorer: polyrank.Scorer, scores: list[float], order: list[int]) -> None:
@@ -112,5 +119,7 @@ def test_haystack_ranks(scorer: polyrank.Scorer, scores: list[float], order: lis
         ]
         np.testing.assert_allclose([d.score for d in ranked], [scores[row] for row in order[:n]], atol=1e-5)
     assert all(document.score is None for document in documents)
+    with pytest.raises(polyrank.UsageError, match="k = 0"):
+        PolyrankRanker(scorer, top_k=3).run(QUERY, documents, top_k=0)
     (empty,) = PolyrankRanker(scorer).run(QUERY, [Document(id="e", content=None)])["documents"]
     assert empty.score == pytest.approx(float(scorer.score([QUERY], [[""]])[0][0]), abs=1e-5)

@@ -40,7 +40,7 @@ from polyrank.errors import (
     ReadOnlyError,
     UsageError,
 )
-from polyrank.feedback import FeedbackStore
+from polyrank.feedback import FeedbackStore, Reply, Shown
 from polyrank.index import open_writer
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
@@ -705,6 +705,15 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
         "shown": {"context": ["hi"], "results": [{"id": "x", "text": "t", "score": 1.0}], "model": "other"},
     }  # fmt: skip
     assert post(client, "/v1/feedback", **elsewhere) == {"recorded": True}
+    server: Server = cast(Any, client.app).app.state.server
+    assert server.settings.feedback.file is not None
+    with FeedbackStore(server.settings.feedback.file, keep_text=True) as store:  # as an application may
+        store.record(Shown("known", (Reply("x", 1.0, "t"),), Context(("hi",)), model="other"))
+    assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": True}
+    assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": False}
+    again = [client.post("/v1/respond", json={"context": "hi"}, headers={"x-request-id": "own"}) for _ in range(2)]
+    assert [answer.headers["x-request-id"] for answer in again] == ["own"] * 2
+    assert len({"own", *(answer.json()["request_id"] for answer in again)}) == 3  # each has its own record
     figures = client.get("/v1/feedback/report").json()
     assert figures["n_requests"] >= 2
     names = {row["name"].partition(" ")[0] for row in figures["by_model"]}  # the name without the weights' fingerprint
@@ -1063,6 +1072,10 @@ def test_a_key_may_see_and_change_only_what_passes_its_filter(name: str, tmp_pat
     )
     settings = replace(BASIC, api_key_file=str(tmp_path / "keys"))
     with inside({"i": str(tmp_path / "index")}, settings) as client:
+        (tmp_path / "index" / "report.json").write_text('{"quotes": ["hi"]}')
+        for key, report in (("a-key-of-the-shop-a", None), ("a-key-that-is-long", {"quotes": ["hi"]})):
+            found = client.get("/v1/models/i/report", headers={"authorization": f"Bearer {key}"})
+            assert (found.status_code, found.json()) == (200, report)
         client.headers["authorization"] = "Bearer a-key-of-the-shop-a"
         for filter, ids in (
             (None, ["a1", "a2"]),

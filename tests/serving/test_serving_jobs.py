@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, strategies as st
@@ -139,6 +140,26 @@ def test_a_slow_first_batch_counts_in_part(loop: asyncio.AbstractEventLoop) -> N
     for _ in range(2 * SHORT_QUEUE):
         waiting.add(request(loop, 10))
     assert len(waiting) == 2 * SHORT_QUEUE
+
+
+def test_a_batch_is_filled_to_the_last_token(loop: asyncio.AbstractEventLoop) -> None:
+    for tokens, n in (([40, 60], 2), ([40, 61], 1), ([99, 1, 1], 2), ([50, 25, 25], 3), ([101, 1], 1)):
+        waiting = JobQueue(1_000, TOGETHER)
+        for one in tokens:
+            waiting.add(request(loop, one))
+        assert [job.n_tokens for job in waiting.next_batch()] == tokens[:n]
+
+
+def test_a_request_counts_its_own_work(loop: asyncio.AbstractEventLoop) -> None:
+    """All of its jobs, and shared by the processes."""
+    for n_jobs, n_processes, refused in ((1, 1, False), (3, 1, False), (4, 1, True), (8, 2, False), (9, 2, True)):
+        waiting = JobQueue(1_000, TOGETHER, Clock())
+        measured(waiting, request(loop, 1), 1.0)  # a second per token
+        waiting.add(request(loop, 1, deadline=5 / IN_TIME))
+        wanted = pytest.raises(OverloadedError) if refused else nullcontext()
+        with wanted:
+            waiting.add(request(loop, *[1] * n_jobs, deadline=4.5 / IN_TIME), n_processes)
+        assert len(waiting) == 2 - refused
 
 
 def test_waiting_jobs_are_counted_by_cost(loop: asyncio.AbstractEventLoop) -> None:

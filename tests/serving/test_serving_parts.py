@@ -1,0 +1,338 @@
+"""Parts of a server alone, with several of each: processes, parts of a list, keys, wrong entries, equal scores."""
+
+import asyncio
+import multiprocessing
+import stat
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="polyrank[serve] is not installed")
+import h11
+
+from polyrank.answering.answers import Answer
+from polyrank.config.serving import FeedbackSettings, LimitSettings
+from polyrank.errors import LockedError, OfflineError, ReadOnlyError, ResourceError, UsageError
+from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
+from polyrank.feedback.records import MAX_CHARACTERS, MAX_REPLIES
+from polyrank.ranking.relevance import Relevance
+from polyrank.records import Context
+from polyrank.serving import feedback_log, protocol
+from polyrank.serving.context import Server
+from polyrank.serving.errors import HttpError, http_error, of_validation
+from polyrank.serving.feedback_log import FeedbackLog
+from polyrank.serving.jobs import TOKENS_TOGETHER, Job
+from polyrank.serving.keys import Keys
+from polyrank.serving.metrics import Metrics
+from polyrank.serving.pool import ANSWERS_S, Pool, RefusedError, Worker
+from polyrank.serving.protocol import Requests
+from polyrank.serving.routes.answering import _shown
+from polyrank.serving.routes.ranking import _ranked
+from polyrank.serving.run import _bind
+from polyrank.serving.served import Served
+from polyrank.serving.strict import DEPTH, FIELDS, check_sizes
+from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, Task
+from polyrank.serving.worker import Setup, _outcomes
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_is_ready_while_one_of_its_processes_answers() -> None:
+    async def ready(*ages: float) -> bool:
+        pool, process = Pool(Setup({}, "cpu", "torch", 1), len(ages) or 1), cast(Any, multiprocessing.current_process())
+        for number, age in enumerate(ages):
+            pool._workers[number] = Worker(process, cast(Any, None), time.monotonic() - age)
+        return pool.ready
+
+    idle, busy, hangs = -np.inf, ANSWERS_S / 2, 2 * ANSWERS_S
+    for ages, wanted in (
+        ((idle,), True), ((busy,), True), ((hangs,), False), ((hangs, idle), True), ((busy, hangs), True),
+        ((hangs, hangs), False), ((hangs, idle, hangs), True), ((), False),
+    ):  # fmt: skip
+        assert asyncio.run(ready(*ages)) is wanted, ages
+
+
+def test_parts_of_a_refused_request_are_not_computed() -> None:
+    async def left() -> list[list[Job]]:
+        pool = Pool(Setup({}, "cpu", "torch", 1))
+        tasks = [EmbedTask([("document", text)]) for text in "abc"]
+        computing = asyncio.create_task(pool.compute("m", tasks, [TOKENS_TOGETHER] * 3))
+        other = asyncio.create_task(pool.compute("m", tasks[:1], [TOKENS_TOGETHER]))
+        await asyncio.sleep(0)
+        (first,) = pool.waiting.next_batch()
+        first.result.set_exception(RefusedError("UsageError", "no"))
+        with pytest.raises(RefusedError, match="no"):
+            await computing
+        batches = [pool.waiting.next_batch() for _ in range(2)]
+        batches[0][0].result.set_result("done")
+        assert (await other).values == ["done"]
+        return batches
+
+    assert [len(batch) for batch in asyncio.run(left())] == [1, 0]
+
+
+def test_a_task_that_fails_fails_alone(tiny_backbone: Path) -> None:
+    """At any place in its batch; the others get their results, in their order."""
+    served = {"m": Served("m", f"untuned:{tiny_backbone}")}
+    texts = ["hello hi", "pay the bill", "restart the router"]
+    good = [ScoreTask(Context((text,)), texts) for text in texts]
+    alone = [served["m"].score([task])[0].scores for task in good]
+    for place in range(4):
+        tasks = [*good[:place], ScoreTask(Context(("\ud800",)), texts), *good[place:]]
+        outcomes = _outcomes(served, "m", tasks)
+        assert [bool(outcome.error) for outcome in outcomes] == [n == place for n in range(4)]
+        assert "surrogate" in outcomes[place].message
+        scores = [outcome.result.scores for outcome in outcomes if not outcome.error]
+        np.testing.assert_allclose(scores, alone, atol=1e-5)
+
+
+def test_the_parts_of_a_list_are_of_one_model_or_computed_together() -> None:
+    """A model may be replaced between the parts of a list, whose scores would not compare."""
+    tokens = [1_500] * 3
+
+    def scored(*rounds: Sequence[str]) -> tuple[list[Sequence[str]], list[ScoredTexts]]:
+        sent: list[Sequence[str]] = []
+
+        async def compute(_: str, tasks: Sequence[ScoreTask], n: Sequence[int]) -> Any:
+            models = rounds[len(sent) > 0]
+            sent.append([" ".join(task.texts) for task in tasks])
+            assert list(n) == [1_500 * len(task.texts) for task in tasks]
+            values = [
+                ScoredTexts([1.0] * len(task.texts), 1, False, one) for task, one in zip(tasks, models, strict=True)
+            ]
+            return SimpleNamespace(values=values)
+
+        server: Any = SimpleNamespace(pool=SimpleNamespace(info={"m": SimpleNamespace(by_list=False)}), compute=compute)
+        task = lambda part: ScoreTask(Context(("hi",)), part)  # noqa: E731
+        values = asyncio.run(Server.compute_texts(server, "m", ["a", "b", "c"], tokens, task))
+        return sent, values
+
+    parts, whole = ["a", "b", "c"], ["a b c"]
+    assert scored("xxx")[0] == [parts]
+    for models in ("xxy", "xyx", "yxx", "xyz"):
+        sent, values = scored(models, "y")
+        assert sent == [parts, whole]
+        assert [(value.fingerprint, len(value.scores)) for value in values] == [("y", 3)]
+
+
+def test_work_is_counted_by_operation() -> None:
+    metrics, loop = Metrics(), asyncio.new_event_loop()
+
+    def job(task: Task[Any], n: int) -> Job:
+        return Job("m", task, n, 0.0, loop.create_future())
+
+    score, embed = ScoreTask(Context(("hi",)), []), EmbedTask([])
+    metrics.computed([job(score, 16), job(score, 30), job(score, 4)], 0.5)
+    metrics.computed([job(score, 100)], 0.25)
+    metrics.computed([job(embed, 7), job(embed, 8)], 2.0)
+    for _ in range(2):
+        metrics.computed(None, 0.0)
+    loop.close()
+    lines = dict(line.rpartition(" ")[::2] for line in metrics.text().decode().splitlines() if line[0] != "#")
+    for operation, tokens, seconds, batches, jobs in (("score", 150, 0.75, 2, 4), ("embed", 15, 2, 1, 2)):
+        for name, value in (("tokens_total", tokens), ("model_seconds_total", seconds),
+                            ("batch_jobs_count", batches), ("batch_jobs_sum", jobs)):  # fmt: skip
+            assert float(lines[f'polyrank_{name}{{operation="{operation}"}}']) == value
+    assert float(lines["polyrank_worker_deaths_total"]) == 2
+
+
+# --- connections and keys ---------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_counted_for_each_request_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "CHUNKS", 100)
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    connection = Requests(h11.SERVER, 64 * 1024)
+
+    def read(n_chunks: int) -> int:
+        """The number of chunks that are accepted of a request."""
+        connection.receive_data(head + b"1\r\nx\r\n" * n_chunks + b"0\r\n\r\n")
+        n = 0
+        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+            n += isinstance(event, h11.Data)
+        connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+        connection.send(h11.EndOfMessage())
+        connection.start_next_cycle()
+        return n
+
+    assert [read(n) for n in (100, 3, 70, 1, 100)] == [100, 3, 70, 1, 100]
+    with pytest.raises(h11.RemoteProtocolError, match="more than 100 chunks of a few bytes; send larger ones"):
+        read(102)  # of a byte each, of which 64 allow one more
+
+
+def test_a_key_of_any_characters_is_sent_in_either_encoding(tmp_path: Path) -> None:
+    secrets = ["é" * 20, "naïve-pass-ÿ-phrase", "plain-key-of-length"]
+    (tmp_path / "keys").write_text("".join(f"k{n} write {secret}\n" for n, secret in enumerate(secrets)), "utf-8")
+    keys = Keys.read(tmp_path / "keys")
+    for n, secret in enumerate(secrets):
+        for encoding in ("utf-8", "latin-1"):
+            key = keys.admit(b"Bearer " + secret.encode(encoding))
+            assert key is not None
+            assert key.name == f"k{n}"
+        assert keys.admit(b"Bearer " + secret[:-1].encode()) is None
+
+
+def test_a_socket_is_for_its_user_and_group(tmp_path: Path) -> None:
+    for _ in range(2):  # the second replaces the first, at which nobody listens
+        with _bind(f"unix:{tmp_path / 'socket'}", 0):
+            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o660
+
+
+# --- bodies and errors ------------------------------------------------------------------------------------------------
+
+
+def test_a_body_at_every_limit_is_accepted_and_one_above_is_named() -> None:
+    limits = LimitSettings(items=6, turns=4, characters=50, values=12)
+
+    def nested(depth: int) -> Any:
+        return [nested(depth - 1)] if depth else 1
+
+    for fits, larger, said in (
+        ({"context": ["a"] * 4}, {"context": ["a"] * 5}, "context has 5 turns, the limit is 4; send the last ones"),
+        ({"x": [{"background": ["a"] * 4}]}, {"x": [{"background": ["a"] * 5}]}, r"x\[0\]\.background has 5 turns"),
+        ({"candidates": ["a"] * 6}, {"candidates": ["a"] * 7}, "candidates has 7 entries, the limit is 6; send fewer"),
+        ({"context": "a" * 50}, {"context": "a" * 51}, "context has 51 characters, the limit is 50; send a shorter"),
+        ({"a": [1] * 5, "b": [1] * 5}, {"a": [1] * 5, "b": [1] * 6}, "the body has 13 JSON values, the limit is 12"),
+        ({"a": nested(DEPTH)}, {"a": nested(DEPTH + 1)}, "is nested deeper than 8 levels; flatten it"),
+        ({"metadata": {"a": "x" * 99, "b": nested(99)}}, {"data": {"a": "x" * 99}}, r"data\.a has 99 characters"),
+    ):  # fmt: skip
+        check_sizes(fits, limits)
+        with pytest.raises(HttpError, match=said):
+            check_sizes(larger, limits)
+    check_sizes({f"f{n}": 1 for n in range(FIELDS)}, LimitSettings())
+    with pytest.raises(HttpError, match="the body has 65 fields, the limit is 64"):
+        check_sizes({f"f{n}": 1 for n in range(FIELDS + 1)}, LimitSettings())
+
+
+def test_the_first_of_several_wrong_fields_is_the_parameter() -> None:
+    details = [{"loc": ("body", name, n), "msg": f"wrong {n}", "type": "x"} for n, name in enumerate("abcd")]
+    error = of_validation(details)
+    assert (error.status, error.param) == (HTTPStatus.UNPROCESSABLE_ENTITY, "a[0]")
+    assert error.message == "a[0]: wrong 0; b[1]: wrong 1; c[2]: wrong 2"
+
+
+def test_errors_that_pass_by_say_when_to_try_again() -> None:
+    kinds = (ResourceError, LockedError, OfflineError, ReadOnlyError, UsageError)
+    assert [http_error(kind("x")).headers.get("retry-after") for kind in kinds] == ["5", "5", "5", None, None]
+    for seconds, shown in ((0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (7.5, "8"), (86_399.5, "86400")):
+        assert HttpError(429, "x", retry_after=seconds).headers["retry-after"] == shown
+
+
+# --- ranking ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relevance", [None, Relevance(2.0, 0.5, 0.03)])
+@pytest.mark.parametrize("threshold", [None, -1.5, 3.0])
+def test_equal_scores_keep_their_order_and_the_threshold_is_a_half(
+    threshold: float | None, relevance: Relevance | None
+) -> None:
+    server: Any = SimpleNamespace(
+        pool=SimpleNamespace(info={"m": SimpleNamespace(relevance=relevance, threshold=threshold)})
+    )
+    values, texts = [1.0, 3.0, 1.0, 3.0, -2.0, 3.0], ["a", "b", " ", "d", "e", "f"]
+    order = [1, 3, 5, 0, 4, 2]  # the blank text is last
+    raw = _ranked(server, "m", values, texts, raw=True)
+    assert [row for row, _ in raw] == order
+    assert [score for _, score in raw[:5]] == [3.0, 3.0, 3.0, 1.0, -2.0]
+    shares = _ranked(server, "m", values, texts, raw=False)
+    assert [row for row, _ in shares] == order
+    above = [value - (threshold or 0.0) for value in (3.0, 3.0, 3.0, 1.0, -2.0)]
+    wanted = [0.5 + x / (2 + 2 * abs(x)) for x in above]
+    if relevance is not None:
+        wanted = relevance.of(np.array([3.0, 3.0, 3.0, 1.0, -2.0])).tolist()
+    assert [share for _, share in shares[:5]] == pytest.approx(wanted)
+
+
+# --- feedback ---------------------------------------------------------------------------------------------------------
+
+
+def responded(n: int, characters: int) -> Responded:
+    rows = [(f"r{i}", float(-i), "x" * characters) for i in range(n)]
+    return Responded(Answer((), None, False, None, None), [], rows, 1.0, 3, "f" * 64)
+
+
+def test_the_record_of_an_answer_has_the_replies_and_texts_that_fit() -> None:
+    context = Context(("hi", " ", "my bill"), ("a fact", ""))
+    for n, characters in ((0, 1), (2, 5), (MAX_REPLIES, 5), (MAX_REPLIES + 1, 5), (MAX_REPLIES + 50, 1)):
+        shown = _shown("q", "m", context, " c ", responded(n, characters))
+        assert [reply.id for reply in shown.replies] == [f"r{i}" for i in range(min(n, MAX_REPLIES))]
+        assert {reply.text for reply in shown.replies} <= {"x" * characters}
+        assert shown.context == Context(("hi", "my bill"), ("a fact",))
+        assert (shown.conversation, shown.model, shown.change) == ("c", "m", 3)
+    used = len("himy billa fact")
+    for left, fits in ((0, True), (-1, False)):  # of the characters of a record
+        shown = _shown("q", "m", context, "", responded(1, MAX_CHARACTERS - used - left))
+        assert [reply.text is not None for reply in shown.replies] == [fits]
+    assert _shown("q", "m", Context((" ",)), "", responded(1, 1)).context is None
+
+
+def record(number: int, characters: int = 10) -> Shown:
+    return Shown(f"request-{number}", (Reply("a", 1.0, "x" * characters), Reply("b", 0.5, "y")))
+
+
+def test_a_record_that_is_refused_loses_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whichever of those that are written together; a client may send an id again."""
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db")))
+    log.store.record(record(2), record(5), record(6))
+    waiting = [record(n) for n in range(9)]
+    for n in (2, 5, 6):
+        waiting[n] = Shown(f"request-{n}", (Reply("other"),))
+    log._waiting.extend(waiting)
+    log._n_queued = sum(map(feedback_log._characters, waiting))
+    log._write()
+    assert [request.shown.request_id for request in log.store.requests()] == [
+        *(f"request-{n}" for n in (2, 5, 6, 0, 1, 3, 4, 7, 8))
+    ]
+    assert caplog.messages == ["shown replies could not be recorded: DataError"] * 3
+    assert (len(log), log._n_queued) == (0, log._n_written)
+    log.close()
+
+
+def test_texts_that_were_written_do_not_count_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feedback_log, "MAX_CHARACTERS", 1_000)
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db")))
+    for number in range(20):  # of 402 characters each
+        log.show(record(number, 399))
+        asyncio.run(log.record(record(100 + number)))  # when it returns, all before it are written
+    assert (log.n_lost, len(log), len(log.store)) == (0, 0, 40)
+    log.close()
+
+
+def test_a_key_may_send_feedback_again_when_the_day_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db"), key_bytes=3_000))
+
+    def send(now: float, number: int, key: str) -> str:
+        monkeypatch.setattr(time, "time", lambda: now)
+        try:
+            asyncio.run(log.record(record(number, 1_500), key=key))
+        except HttpError as error:
+            return error.headers["retry-after"]
+        return ""
+
+    day = 86_400 * 20_000
+    assert [send(day + 100, n, key) for n, key in enumerate(("ann", "ann", "bob", "bob"))] == ["", "86300", "", "86300"]
+    assert send(day + 86_000, 4, "ann") == "400"
+    assert [send(day + 86_400, n, "ann") for n in (5, 6)] == ["", "86400"]
+    log.close()
+
+
+def test_an_outcome_of_replies_that_are_known_is_new_once(tmp_path: Path) -> None:
+    log = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db")))
+
+    async def recorded(*entries: Shown | Outcome) -> int:
+        return await log.record(*entries)
+
+    taken = Outcome("request-1", "taken", "a")
+    assert asyncio.run(recorded(record(1))) == 1
+    assert asyncio.run(recorded(record(1), taken)) == 1
+    assert asyncio.run(recorded(record(1), taken)) == 0
+    assert asyncio.run(recorded(record(2), Outcome("request-2", "taken", "b"))) == 2
+    log.close()
+    with FeedbackStore(tmp_path / "feedback.db", write=False) as store:
+        assert [request.rank for request in store.requests()] == [1, 2]
