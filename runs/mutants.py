@@ -10,7 +10,7 @@
 A fault is one small change by an operator: an inverted comparison, swapped arguments, a dropped statement and so on.
 One process collects all tests, and each fault runs in a fork of it, whose functions get the code with the fault; the
 processes that its tests start read a copy of the package. For a fault in code that runs at import, the fork imports
-everything anew. The tests that run the changed line decide, those of its package first. A test that catches a fault
+everything again. The tests that run the changed line decide, those of its package first. A test that catches a fault
 must pass without it under the same conditions; otherwise it is not used.
 Longer files get more faults, drawn by a hash of each, so that faults move along when code moves.
 runs/equivalent/PACKAGE.toml lists the faults that change no observable behaviour, with the reason. ``table`` deletes
@@ -208,7 +208,7 @@ class Trials:
         self.jobs, self.tests, self.results, self.only = jobs, tests, results, only
         self.n_faults, self.done = len(faults), 0
         self.held: dict[str, dict[str, object]] = {}  # results, until the catching test has run without the fault
-        self.fit: set[tuple[str, bool]] = set()  # tests that pass without a fault, and whether by importing anew
+        self.fit: set[tuple[str, bool]] = set()  # tests that pass without a fault, and whether by a second import
         self.items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -229,10 +229,10 @@ class Trials:
                 if pid == 0:
                     if not by:
                         live.swap(changes)
-                    self.child(replace(fault, new=fault.old) if by else fault, folder, chosen, anew=not changes)
+                    self.child(replace(fault, new=fault.old) if by else fault, folder, chosen, reimport=not changes)
                 running[pid] = (fault, by, not changes, time.monotonic(), folder)
             time.sleep(0.02)
-            for pid, (fault, by, anew, started, folder) in list(running.items()):
+            for pid, (fault, by, reimport, started, folder) in list(running.items()):
                 finished, status = os.waitpid(pid, os.WNOHANG)
                 late = time.monotonic() - started > SECONDS
                 if not finished and late:
@@ -242,14 +242,14 @@ class Trials:
                     del running[pid]
                     _end_orphans(set(running))
                     code = -1 if late else os.waitstatus_to_exitcode(status)
-                    self.finish(fault, by, anew, code, time.monotonic() - started, folder)
+                    self.finish(fault, by, reimport, code, time.monotonic() - started, folder)
         return True
 
     def doctests(self, fault: Fault) -> list[str]:
         place = f"src/polyrank/{fault.path}::"
         return [test for test in self.items if test.startswith(place) and test not in self.tests.unfit]
 
-    def finish(self, fault: Fault, by: str, anew: bool, code: int, seconds: float, folder: Path) -> None:
+    def finish(self, fault: Fault, by: str, reimport: bool, code: int, seconds: float, folder: Path) -> None:
         """Record the outcome of a fault whose process has ended; try it again if its test is not fit to decide."""
         log, last = folder / "log", folder / "test"
         text = log.read_text("utf-8", "replace") if log.exists() else ""
@@ -262,7 +262,7 @@ class Trials:
             self.waiting.insert(0, (fault, ""))
             return
         if by:
-            self.fit.add((by, anew))
+            self.fit.add((by, reimport))
             record = self.held.pop(fault.id)
         else:
             if "PluginImportFailure: shared_fixtures" in text:  # the package cannot be imported
@@ -271,7 +271,7 @@ class Trials:
                 raise SystemExit(f"the tests could not be run for {fault.id}: {text[-2000:]}")
             outcome = "survived" if code == 0 else "caught" if code != 99 else "does not compile"
             record = {"outcome": outcome, "code": code, "seconds": round(seconds, 1), "by": noticed if code else ""}
-            if outcome == "caught" and noticed in self.items and (noticed, anew) not in self.fit:
+            if outcome == "caught" and noticed in self.items and (noticed, reimport) not in self.fit:
                 self.held[fault.id] = record
                 self.waiting.insert(0, (fault, noticed))
                 return
@@ -285,14 +285,14 @@ class Trials:
         head = f"[{self.done}/{self.n_faults}] {record['outcome']:8} {record['seconds']} s"
         print(f"{head} {fault.id} {shown} {ending}", flush=True)
 
-    def child(self, fault: Fault, folder: Path, tests: list[str], *, anew: bool) -> NoReturn:
+    def child(self, fault: Fault, folder: Path, tests: list[str], *, reimport: bool) -> NoReturn:
         """Run the tests of a fault until one fails, in this process, which then ends.
 
         Args:
             fault: as text it is in the copy of the package.
             folder: of what is written meanwhile.
             tests: to run.
-            anew: import everything again, from the copy.
+            reimport: import everything again, from the copy.
         """
         os.setsid()
         _adopt()  # so that each fault's orphans stay apart
@@ -304,7 +304,7 @@ class Trials:
         _prepare(fault, folder)
         code = 1
         try:
-            code = _run_anew(tests, folder) if anew else self.run(tests, folder)
+            code = _run_reimported(tests, folder) if reimport else self.run(tests, folder)
             if not code:
                 (folder / "test").unlink(missing_ok=True)
         except BaseException:
@@ -356,7 +356,7 @@ def _prepare(fault: Fault, folder: Path) -> None:
     random.seed(0)
 
 
-def _run_anew(tests: list[str], folder: Path) -> int:
+def _run_reimported(tests: list[str], folder: Path) -> int:
     """Import the package with the fault, and run the tests by another pytest in this process."""
     for name, module in [*sys.modules.items()]:
         is_own = str(getattr(module, "__file__", "")).startswith(str(ROOT)) or name.startswith("polyrank_kernels")
@@ -364,7 +364,7 @@ def _run_anew(tests: list[str], folder: Path) -> int:
             del sys.modules[name]
     sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
     importlib.invalidate_caches()
-    arguments = [*ARGUMENTS, "-x", f"--basetemp={_temporary(folder) / 'anew'}"]
+    arguments = [*ARGUMENTS, "-x", f"--basetemp={_temporary(folder) / 'reimport'}"]
     here = [test for test in tests if test.startswith("src/polyrank/")]
     doctests = sorted({str(folder / test.partition("::")[0]) for test in here})
     code = 0
