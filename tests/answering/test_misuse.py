@@ -45,7 +45,7 @@ def test_an_index_warns_of_candidates_that_rank_reads_in_chunks(
     polyrank.build_index(path, encoder, [*POOL, Candidate("other", f"{long.text} x")], overwrite=True)
     assert warnings() == 2
     polyrank.build_index(path, encoder, [*POOL, Candidate("short", "restart")], overwrite=True)
-    assert warnings() == 2  # it is no longer in the index
+    assert warnings() == 2  # the index no longer has it
 
 
 def test_an_index_moves_together_with_its_model(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:

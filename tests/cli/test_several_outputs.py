@@ -1,4 +1,4 @@
-"""What commands print of several replies, models, files, seeds and networks; without processes."""
+"""Commands print several replies, models, files, seeds and networks; without processes."""
 
 import json
 import math

@@ -237,7 +237,7 @@ def answering(status: int, body: str, **headers: str) -> Iterator[str]:
 def scripted(*answers: str | None) -> Iterator[tuple[str, list[tuple[str, str | None, Any]]]]:
     """The URL of a server with these answers in turn, and what it was sent: path, key and body.
 
-    None: it has read the request, and closes the connection without an answer.
+    None: it reads the request, and closes the connection without an answer.
     """
     sent: list[tuple[str, str | None, Any]] = []
 

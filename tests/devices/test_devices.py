@@ -307,7 +307,7 @@ def test_rows_of_all_processes_are_joined_by_rank(
     rows = [torch.randint(0, 2, (n, *shape), generator=generator).to(kind) for n in counts]
 
     def all_gather(received: list[torch.Tensor], sent: torch.Tensor) -> None:
-        """What each process would send: its rows, filled up to the most."""
+        """Receive what each process would send: its rows, filled up to the most."""
         for into, own in zip(received, rows, strict=True):
             filled = torch.cat([own, torch.zeros(3 - len(own), *shape, dtype=kind)])
             into.copy_(filled.contiguous().view(-1).view(torch.uint8))

@@ -286,8 +286,8 @@ def test_the_largest_filter_is_evaluated() -> None:
     nested = "(" * MAX_DEPTH + text + ")" * MAX_DEPTH
     pool = [Candidate("x", "text", {"a": 7}), Candidate("y", "text", {"a": 8})]
     assert positions_where(pool, read_filter(nested)).tolist() == [0]
-    beside = " or ".join(["(not a = 0)"] * (MAX_DEPTH + 1))  # only what is nested counts as depth
-    assert positions_where(pool, read_filter(beside)).tolist() == [0, 1]
+    level = " or ".join(["(not a = 0)"] * (MAX_DEPTH + 1))  # only what is nested counts as depth
+    assert positions_where(pool, read_filter(level)).tolist() == [0, 1]
 
 
 def test_a_joined_filter_passes_what_both_pass() -> None:

@@ -315,9 +315,9 @@ def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: P
         assert resolve(PolyConfig(reduction="mean"), other).code_init == "uniform"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("context", "candidate", "told"), [(40, 40, 0), (41, 8, 1), (8, 41, 1), (90, 90, 1)])
+@pytest.mark.parametrize(("context", "candidate", "n_reported"), [(40, 40, 0), (41, 8, 1), (8, 41, 1), (90, 90, 1)])
 def test_a_budget_above_the_length_of_a_models_training_is_reported(
-    context: int, candidate: int, told: int, mean_pooled_backbone: Path, caplog: pytest.LogCaptureFixture
+    context: int, candidate: int, n_reported: int, mean_pooled_backbone: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = dataclasses.replace(read_published(str(mean_pooled_backbone)), name="it", max_tokens=40)
     policy = TextPolicy(max_context_tokens=context, max_candidate_tokens=candidate)
@@ -326,7 +326,7 @@ def test_a_budget_above_the_length_of_a_models_training_is_reported(
         known.report_left_out(config, policy)
         dataclasses.replace(known, max_tokens=None).report_left_out(config, policy)
         dataclasses.replace(known, name="embedded").report_left_out(config, policy)
-        assert caplog.messages == ["the training starts from it without its limit of 40 tokens"] * told
+        assert caplog.messages == ["the training starts from it without its limit of 40 tokens"] * n_reported
 
 
 @pytest.mark.parametrize(

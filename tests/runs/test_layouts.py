@@ -208,7 +208,7 @@ def test_two_towers_are_exported_as_a_router(name: str, tmp_path: Path) -> None:
 def test_each_side_of_a_router_has_its_own_prompt_and_padding(
     query: list[Any], document: list[Any], tmp_path: Path
 ) -> None:
-    """The prompts have other lengths, and the last padding is no word of the other side."""
+    """The prompts have other lengths, and the other side lacks the word of the last padding."""
     prompts = {"query": "the query: ", "document": "passage of a text, which is long: "}
     folder = routed(tmp_path, query, document, Normalize(), prompts=prompts)
     assert difference(folder) <= 1e-5

@@ -399,7 +399,7 @@ def test_a_shortlist_is_of_the_mean_the_vectors_and_the_offsets(
 
 
 class ListedInTurn(Listed):
-    """As many positions as it is told, for one context after the other."""
+    """The number of positions that it is given, for one context after the other."""
 
     def __init__(self, vectors: Floats, lengths: list[int]) -> None:
         super().__init__(vectors, 0)
