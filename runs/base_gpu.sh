@@ -43,7 +43,7 @@ PY
       cat "$PARTS"/part-* | tar -C "$UNPACKED" -xf -
       pip install -q --no-index --no-deps --target "$UNPACKED/site" "$UNPACKED"/wheels/*.whl
       mkdir -p "$UNPACKED/bin"
-      printf '#!/bin/sh\nexec python3 -m %s "$@"\n' polyrank >"$UNPACKED/bin/polyrank"
+      { echo '#!/bin/sh' && echo 'exec python3 -m "polyrank" "$@"'; } >"$UNPACKED/bin/polyrank"
       chmod +x "$UNPACKED/bin/polyrank"
       touch "$UNPACKED/whole"
     fi

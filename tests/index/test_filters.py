@@ -799,14 +799,14 @@ def test_no_candidate_is_missed_while_all_are_replaced(tmp_path: Path) -> None:
         for reader in readers:
             reader.start()
         version = 0
-        while version < 60 or (n_answers[0] < 200 and version < 5000 and not failures):
+        while version < 30 or (n_answers[0] < 100 and version < 5000 and not failures):
             version += 1
             writer.add(forms(version), vectors[-12:], replace=True)
         stop.set()
         for reader in readers:
             reader.join()
         assert not failures, failures[0]
-        assert n_answers[0] >= 200
+        assert n_answers[0] >= 100
         index.refresh()
         assert len(index.rows_where(read_filter(f"version = {version}"))) == 12
 

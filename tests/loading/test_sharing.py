@@ -68,6 +68,7 @@ for loaded in (polyrank.load(model), polyrank.load("bm25"), polyrank.BM25()):
 """
 
 
+@pytest.mark.deep
 def test_a_pushed_model_is_loaded_by_its_name_and_pushed_from_python(
     hub: Hub, model: Path, run: Callable[..., "subprocess.CompletedProcess[str]"]
 ) -> None:

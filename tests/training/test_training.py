@@ -141,9 +141,8 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.deep), (signal.SIGINT, 130)]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_first_signal_saves_and_prints_how_to_resume(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, number: int, code: int
 ) -> None:
