@@ -214,9 +214,10 @@ def test_a_score_does_not_depend_on_other_texts(precision: Precision) -> None:
         pytest.skip("torch or the processor cannot multiply 8-bit matrices")
     replies = ["restart the router", "no", " ".join(["the light is red"] * 9), "your bill is due on monday", "thanks"]
     contexts = ["my wifi is down", "hello " * 60]
-    for name in ("shipped:minilm", "shipped:late"):
+    # a late Cross-encoder reads inputs in fp16: another last bit of fp32 may round one of them to the other side
+    for name, tolerance in (("shipped:minilm", 1e-5), ("shipped:late", 1e-4)):
         together = load_stage(name, precision=precision).score(contexts, [replies] * 2)[0]
         other = load_stage(name, precision=precision)  # without what the first has stored
         for i, reply in enumerate(replies):
             (alone,) = other.score(contexts[:1], [[reply]])
-            np.testing.assert_allclose(alone[0], together[i], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(alone[0], together[i], rtol=1e-5, atol=tolerance)
