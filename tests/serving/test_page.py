@@ -632,7 +632,8 @@ def test_no_change_reaches_the_catalogue_of_another_model(watched: Watched, serv
     )
     assert imported == ["support"] * 3
     page.route("**/v1/candidates?*", lambda route: route.abort())
-    page.get_by_label("Model").select_option("stages")
+    with page.expect_console_message(lambda said: "ERR_FAILED" in said.text):  # which may come late
+        page.get_by_label("Model").select_option("stages")
     expect(page.locator("#catalogue-error")).to_contain_text("The server does not answer")
     expect(page.locator("#rows > li")).to_have_count(0)
     watched.problems.clear()  # the browser reports the refused requests

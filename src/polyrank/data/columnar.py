@@ -22,7 +22,6 @@ def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
     """
     with needs("pyarrow", "parquet"):
         import pyarrow
-    kind = suffix(path)[1:].capitalize()
     with open_file(path) as stream:  # pyarrow would report missing files and folders in other words
         try:
             number = n_bytes = 0
@@ -39,7 +38,7 @@ def parquet_rows(path: Path, on_bad: OnBad = raise_bad) -> Numbered:
                     else:
                         yield number, row
         except (pyarrow.ArrowException, OSError) as error:
-            problem = f"not a valid {kind} file ({str(error).splitlines()[0]})"
+            problem = f"not a valid {suffix(path)[1:].capitalize()} file ({str(error).splitlines()[0]})"
             raise DataError(f"{path}: {problem}; download or export it again") from error
 
 

@@ -101,6 +101,7 @@ async def _until_stopped(
             await asyncio.sleep(0.005)
         gc.collect()
         gc.freeze()  # scanning all imported objects again would block every request for a tenth of a second
+        gc.set_threshold(10_000)  # not 700: scans while a body of a million lists is parsed took most of its time
         listening()
         opening = asyncio.create_task(server.pool.until_ready())
         stopping = asyncio.create_task(stop.requested.wait())
