@@ -104,7 +104,6 @@ class Tests:
         declares = at_import or fault.package in ("cli", "config")  # whose modules tests import late
         chosen, spent = (list(REFERENCES) if declares else []), 0.0
         for file in order:
-            spent += self.setup(file)
             for test in sorted(by_file[file], key=lambda test: self.coverage.seconds.get(test, 0.3)):
                 if len(chosen) > len(REFERENCES) and spent > self.budget:
                     break
