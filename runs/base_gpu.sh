@@ -17,6 +17,7 @@ UNPACKED=$PARTS/unpacked
 case ${1:-} in
   pack)
     DATA=$(realpath "${DATA:-../shared/data}")
+    [[ -e $MODEL ]] || { echo "$MODEL is missing; run runs/base.sh, which installs it" && exit 2; }
     rm -rf "$PARTS"
     mkdir -p "$UNPACKED/wheels" "$UNPACKED/data/ubuntu-irc"
     cp -r "$MODEL" "$UNPACKED/model"
@@ -45,6 +46,8 @@ PY
       mkdir -p "$UNPACKED/bin"
       { echo '#!/bin/sh' && echo 'exec python3 -m "polyrank" "$@"'; } >"$UNPACKED/bin/polyrank"
       chmod +x "$UNPACKED/bin/polyrank"
+      command -v python || ln -s "$(command -v python3)" "$UNPACKED/bin/python"
+      command -v git || ln -s "$(command -v false)" "$UNPACKED/bin/git" # then the results name no commit
       touch "$UNPACKED/whole"
     fi
     export PYTHONPATH=$PWD/src:$PWD/$UNPACKED/site PATH=$PWD/$UNPACKED/bin:$PATH
@@ -54,7 +57,8 @@ PY
     for result in runs/work/base-gpu/ubuntu-irc/*.json; do
       model=$(basename "$result" .json)
       cp "$result" "${2:-$PARTS/out}"
-      cp "runs/work/base-gpu/ubuntu-irc/$model/metrics.jsonl" "${2:-$PARTS/out}/$model.metrics.jsonl"
+      curve=runs/work/base-gpu/ubuntu-irc/$model/metrics.jsonl
+      [[ ! -e $curve ]] || cp "$curve" "${2:-$PARTS/out}/$model.metrics.jsonl"
     done
     ;;
   *) sed -n '2,/^set/{/^#/p}' "$0" && exit 2 ;;
