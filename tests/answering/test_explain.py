@@ -99,7 +99,7 @@ def check_form(why: Explanation, context: Context, candidate: str) -> None:
 def check_sums(why: Explanation, score: float, rel: float = 1e-4) -> None:
     """Check exact explanations: turns, background and rest sum to the score, and tokens to their text's share."""
     assert why.exact
-    assert why.score == pytest.approx(score, rel=1e-6)
+    assert why.score == pytest.approx(score, rel=1e-6, abs=1e-6)
     assert total((*why.turns, *why.background)) + why.rest == pytest.approx(score, rel=rel, abs=1e-5)
     for text in (*why.turns, *why.background):
         assert math.fsum(token.share for token in text.tokens) == pytest.approx(text.share, rel=1e-6, abs=1e-9)
@@ -201,7 +201,7 @@ def test_one_uniform_code_equals_the_bi_encoder(tiny_backbone: Path) -> None:
     why = explain(poly, ["hi", "wifi hi red"], "bill red")
     same = explain(by_hand(tiny_backbone, BiEncoder), ["hi", "wifi hi red"], "bill red")
     assert why.vectors == same.vectors == ()
-    assert shares_of(why) == pytest.approx(shares_of(same), rel=1e-6)
+    assert shares_of(why) == pytest.approx(shares_of(same), rel=1e-6, abs=1e-6)
 
 
 def test_shares_with_tokens_as_context_vectors(tiny_backbone: Path) -> None:
@@ -212,7 +212,7 @@ def test_shares_with_tokens_as_context_vectors(tiny_backbone: Path) -> None:
         ("", None, 1.0),
     }
     assert why.turns[0].share == 0
-    assert sum(vector.share for vector in why.vectors) == pytest.approx(why.score, rel=1e-4)
+    assert sum(vector.share for vector in why.vectors) == pytest.approx(why.score, rel=1e-4, abs=1e-5)
 
 
 def test_each_side_has_its_own_method(tiny_backbone: Path) -> None:
@@ -523,7 +523,7 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     check_form(why, context, REPLY)
     assert not why.exact
     assert not why.candidate.exact
-    assert total((*why.turns, *why.background)) + why.rest == pytest.approx(why.score, rel=1e-4)
+    assert total((*why.turns, *why.background)) + why.rest == pytest.approx(why.score, rel=1e-4, abs=1e-5)
 
 
 def test_a_sum_reads_what_any_part_reads(tiny_backbone: Path) -> None:
@@ -662,7 +662,7 @@ def test_a_count_is_that_of_the_filter_of_the_answer(counting: Path) -> None:
         for asked, count in ((None, 7), ('team = "tech"', 7), ('team = "billing"', 1)):
             (reply,) = [r for r in replies.answer("my wifi", filter=asked).ranked if r.text == "wifi is down"]
             why = replies.explain("my wifi", "wifi is down", filter=asked)
-            assert why.score == pytest.approx(reply.score, rel=1e-4)
+            assert why.score == pytest.approx(reply.score, rel=1e-4, abs=1e-5)
             assert why.parts["2 counts"].score == pytest.approx(math.log1p(count))
         assert replies.explain("my wifi", "thanks").parts["2 counts"].score == pytest.approx(math.log1p(3))
 

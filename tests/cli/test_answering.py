@@ -133,7 +133,7 @@ def test_a_closed_pipe_ends_a_command_quietly(arguments: list[str]) -> None:
     os.close(reading)
     row = b'{"context": "a", "candidates": ["b"]}\n'
     try:
-        found = subprocess.run(command, input=row, stdout=writing, stderr=subprocess.PIPE, timeout=120)
+        found = subprocess.run(command, input=row, stdout=writing, stderr=subprocess.PIPE, timeout=300)
     finally:
         os.close(writing)
     assert (found.returncode, found.stderr) == (0, b"")
@@ -148,7 +148,7 @@ def test_a_full_disk_behind_stdout_is_reported(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "polyrank", *arguments]
     row = b'{"context": "a", "candidates": ["b"]}\n'
     with Path("/dev/full").open("wb") as full:
-        found = subprocess.run(command, input=row, stdout=full, stderr=subprocess.PIPE, timeout=120)
+        found = subprocess.run(command, input=row, stdout=full, stderr=subprocess.PIPE, timeout=300)
     assert (found.returncode, b"No space left" in found.stderr, found.stderr.count(b"\n")) == (5, True, 1)
 
 

@@ -12,6 +12,13 @@ import pytest
 from polyrank.storage.durable import sha256_file
 from test_fit import few
 
+EMBEDDED_ONLY = """
+from polyrank.config import names
+names.MODELS_PACKAGE = "none"  # its larger models train longer
+from polyrank.cli import program
+program()
+"""
+
 
 @pytest.mark.deep
 @pytest.mark.slow
@@ -20,7 +27,7 @@ def test_a_killed_fit_makes_the_same_ranker(tmp_path: Path) -> None:
 
     def command(name: str) -> list[str]:
         options = ["-o", str(tmp_path / name), "--minutes", "60", "--resume"]
-        return [sys.executable, "-m", "polyrank", "fit", str(data), *options]
+        return [sys.executable, "-c", EMBEDDED_ONLY, "fit", str(data), *options]
 
     subprocess.run(command("whole"), check=True, capture_output=True)
     for _ in range(5):

@@ -194,7 +194,9 @@ class StoreMachine(RuleBasedStateMachine):
         got = {c.id for c in self.reader.candidates(found.rows.tolist())}
         scores = {name: float(np.dot(np.float64(query), np.float64(at))) for name, (_, at) in self.want.items()}
         best = sorted(scores, key=lambda name: -scores[name])[:k]
-        assert sorted(scores[name] for name in got) == pytest.approx(sorted(scores[name] for name in best), rel=1e-5)
+        assert sorted(scores[name] for name in got) == pytest.approx(
+            sorted(scores[name] for name in best), rel=1e-5, abs=1e-6
+        )
 
     @invariant()
     def the_same(self) -> None:

@@ -47,7 +47,7 @@ def run(hub: Hub, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[
         words = [str(word) for word in arguments]
         command = [sys.executable, *(words if words[0] == "-c" else ["-m", "polyrank", *words])]
         return subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+            command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300
         )
 
     return run
@@ -138,7 +138,7 @@ def test_an_unreachable_hub_is_reported(model: Path, tmp_path: Path) -> None:
     variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-m", "polyrank", "push", str(model), "hf:me/support"]
     pushed = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
+        command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300
     )
     assert pushed.returncode == 8
     assert (

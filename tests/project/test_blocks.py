@@ -192,9 +192,9 @@ def test_client_blocks_run_as_printed(home: Path, tmp_path: Path, monkeypatch: p
 
 
 def shortened(words: list[str]) -> list[str]:
-    """Trainings take two short steps and a fit one minute on a machine of any speed: enough to show that it works."""
+    """Trainings take two short steps and a fit 12 seconds on a machine of any speed: enough to show that it works."""
     if words[0] == "fit":
-        limits = {"--minutes": "1", "--ms": "1000"}
+        limits = {"--minutes": "0.2", "--ms": "1000"}
         return [limits.get(before, word) for before, word in zip(["", *words], words, strict=False)]
     short = ["--set", "train.max_steps=2", "--set", "train.batch_size=4"]
     return [*words, *short] if words[0] == "train" and "--resume" not in words else words

@@ -865,7 +865,7 @@ def test_impossible_settings_are_refused_at_the_start(
     if config:
         (tmp_path / "serve.toml").write_text(config, "utf-8")
         arguments += ["--config", str(tmp_path / "serve.toml")]
-    done = run("serve", *arguments, "--port", "0", timeout=60)
+    done = run("serve", *arguments, "--port", "0")
     assert done.returncode == 2, done.stderr
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
@@ -881,5 +881,5 @@ def test_answers_match_the_openapi_description(server: Running) -> None:
         "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
         "response_schema_conformance,negative_data_rejection",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-60000:]

@@ -148,7 +148,7 @@ assert codes == [0] * 4, codes
 
 def run(code: str, *arguments: object) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", START + code, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", START + code, *map(str, arguments)], capture_output=True, text=True, timeout=300,
         check=False, env={**os.environ, "OMP_NUM_THREADS": "2"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -280,7 +280,8 @@ def weights(folder: Path) -> dict[str, Tensor]:
 def assert_alike(folder: Path, other: Path, rtol: float = 5e-5) -> None:
     expected, found = curve(other), curve(folder)
     assert [what for what, _ in found] == [what for what, _ in expected]
-    assert [value for _, value in found] == pytest.approx([value for _, value in expected], rel=rtol)
+    # the loss of a learned pair is far below its logits, of which fp32 keeps about a millionth
+    assert [value for _, value in found] == pytest.approx([value for _, value in expected], rel=rtol, abs=1e-6)
     own, others = weights(folder), {key.replace(other.name, folder.name): v for key, v in weights(other).items()}
     assert own.keys() == others.keys()
     stored = (
@@ -336,7 +337,7 @@ def test_a_run_resumes_with_another_number_of_processes(
         assert work_together(n, run_recipes, [plan], True) == [0] * n
     expected = curve(runs[1] / "poly")
     found = dict(curve(tmp_path / "run"))
-    assert all(found[what] == pytest.approx(value, rel=5e-5) for what, value in expected)
+    assert all(found[what] == pytest.approx(value, rel=5e-5, abs=1e-6) for what, value in expected)
     assert len(set(found) - dict(expected).keys()) == 6  # three figures after steps 5 and 9
 
 
@@ -618,7 +619,7 @@ def test_an_interrupted_torchrun_leaves_a_resumable_run(
         if "step 50/" in line:
             launcher.send_signal(signal.SIGINT)
             break
-    said.append(launcher.communicate(timeout=120)[1])
+    said.append(launcher.communicate(timeout=300)[1])
     guard.cancel()
     assert launcher.returncode == 1
     text = "".join(said)
