@@ -34,8 +34,8 @@ from polyrank_chats.redact import Redactor
 from polyrank_chats.texts import from_html
 from polyrank_chats.times import date_form, read_time
 
-SIZES = 1_000, 10_000, 100_000
-LIMIT = 20  # of the times of a size and the next: 10 if linear, within a factor of two
+SIZES = 1_000, 8_000, 64_000
+LIMIT = 16  # of the times of a size and the next: 8 if linear, within a factor of two
 SMALL_S = 0.05  # a larger text that takes less is fast enough
 PIECES = (
     *(
@@ -181,6 +181,7 @@ def seconds(function: Callable[[str], Any], text: str) -> float:
 
 
 @pytest.mark.deep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_time_grows_with_the_text(name: str) -> None:
     slow = []
