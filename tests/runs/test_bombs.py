@@ -15,10 +15,10 @@ MOST_BYTES = 500 * 10**6
 @pytest.mark.deep
 @pytest.mark.slow
 def test_no_bomb_takes_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the files, and all requests."""
+    """A third of the files, the one that takes least time, and all requests."""
     monkeypatch.syspath_prepend(RUNS)
     bombs = import_module("bombs")
-    names = [*[*bombs.BOMBS, *bombs.FOLDERS][::3], "http"]
+    names = [*[*bombs.BOMBS, *bombs.FOLDERS][2::3], "http"]
     done = subprocess.run([sys.executable, RUNS / "bombs.py", tmp_path, *names], stdout=subprocess.PIPE, check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["bomb"] for row in rows} > {*names[:-1]}
