@@ -65,8 +65,8 @@ def toy_recipe(
     partner: Partner | None = None,
     **settings: Any,
 ) -> Recipe:
-    """A recipe for the toy task, with the training's settings as keyword arguments."""
-    data = DataConfig(train=str(task["train"]), valid=str(task["valid"]))
+    """A recipe for the toy task, perhaps without validation, with the training's settings as keyword arguments."""
+    data = DataConfig(train=str(task["train"]), valid=str(task["valid"]) if "valid" in task else None)
     return Recipe(
         model=model, text=text, data=data, train=train_config(**settings), output=str(output), reranker=partner
     )

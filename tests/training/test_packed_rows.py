@@ -18,9 +18,10 @@ from polyrank.text.tokens import like_lengths
 from simulated import DEVICE, SimulatedDevice
 from varlen_kernels import varlen_kernels
 
-LENGTHS = [1 + 37 * i % 60 for i in range(150)]
+LENGTHS = [1 + 37 * i % 60 for i in range(75)]
 ROWS = [[5 + (i * j) % 50 for j in range(n)] for i, n in enumerate(LENGTHS)]
 SEGMENTS = [[int(j > n // 2) for j in range(n)] for n in LENGTHS]
+N_DRAWS = 400
 
 
 @pytest.fixture
@@ -149,11 +150,11 @@ def test_attention_weights_are_dropped_in_training_only(
         packed = PackedAttention.of(mask, lengths, "flash")
         expected = layer.eval()(hidden, None, packed)
         torch.manual_seed(1)
-        draws = torch.stack([layer.train()(hidden, None, packed) for _ in range(2000)])
+        draws = torch.stack([layer.train()(hidden, None, packed) for _ in range(N_DRAWS)])
         torch.manual_seed(1)
         assert torch.equal(layer(hidden, None, packed), draws[0])
     assert draws.std(0).min() > 0
-    torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=5 * float(draws.std(0).max()) / 2000**0.5)
+    torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=5 * float(draws.std(0).max()) / N_DRAWS**0.5)
 
 
 @pytest.mark.parametrize("kernel", ["flash", "efficient"])

@@ -73,11 +73,10 @@ def placement_of(scores: ArrayLike, relevant: Collection[int], grades: Mapping[i
     rows = sorted(set(relevant))
     right = values[rows]
     groups = []
-    for score in np.unique(right)[::-1]:
+    for score in sorted(set(right.tolist()), reverse=True):
         gain = None if grades is None else sum(grades[row] for row in rows if values[row] == score)
-        groups.append(
-            Group(int((values > score).sum()), int((values == score).sum()), int((right == score).sum()), gain)
-        )
+        above, tied, equal = (int(np.count_nonzero(some)) for some in (values > score, values == score, right == score))
+        groups.append(Group(above, tied, equal, gain))
     return Placement(len(values), tuple(groups), tuple(sorted((grades or {}).values(), reverse=True)))
 
 

@@ -50,9 +50,8 @@ def _state_of(
 
 def _buffers(model: Network) -> dict[str, torch.Tensor]:
     """The buffers in the model's state dict, without the second name of a shared tower."""
-    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    named = dict(model.named_buffers())
-    return {name: tensor for name, tensor in named.items() if name in model.state_dict() and name not in weights}
+    stored = model.state_dict().keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {name: tensor for name, tensor in model.named_buffers() if name in stored}
 
 
 def read_progress(path: Path) -> dict[str, Any]:
