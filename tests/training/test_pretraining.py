@@ -523,7 +523,7 @@ class StopError(Exception):
 
 def test_a_resumed_run_equals_the_uninterrupted_one(dialogues: Path, tmp_path: Path) -> None:
     pretrain(plan(dialogues, tmp_path / "whole"))
-    for crash_at in (1, 2, 3, 5, 6, 7):
+    for crash_at in (1, 3, 6, 7):
         cut = tmp_path / f"cut {crash_at}"
 
         def crash(record: dict[str, Any], crash_at: int = crash_at) -> None:
@@ -699,7 +699,7 @@ def test_a_backbone_is_pretrained_further(mean_pooled_backbone: Path, dialogues:
 
 def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
     recipe = plan(
-        dialogues, tmp_path / "run", "train.steps=120", "train.lr=3e-3", "train.evaluate_steps=60", "train.dropout=0.0",
+        dialogues, tmp_path / "run", "train.steps=60", "train.lr=6e-3", "train.evaluate_steps=30", "train.dropout=0.0",
         "train.batch_tokens=1000", "train.schedule.warmup_steps=10",
     )  # fmt: skip
     pretrain(recipe)

@@ -219,23 +219,23 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) 
 def test_a_run_out_of_time_has_a_model_but_no_result_and_resumes(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    (whole,) = train(recipe(task, tiny_backbone, tmp_path / "whole"))
+    (whole,) = train(recipe(task, tiny_backbone, tmp_path / "whole", batch_size=24))
     folder, lines = tmp_path / "run", list[str]()
 
     def result(**changes: Any) -> RunResult:
-        (own,) = train(recipe(task, tiny_backbone, folder, **changes), resume=True, notify=lines.append)
+        (own,) = train(recipe(task, tiny_backbone, folder, batch_size=24, **changes), resume=True, notify=lines.append)
         return own
 
     stopped = result(minutes=1e-9)
     assert (stopped.fit.finished, stopped.fit.n_steps, stopped.fit.best_step) == (False, 1, 1)
-    assert "training for 9 steps" in lines
+    assert "training for 3 steps" in lines
     assert "stopped after 1e-09 minutes (train.minutes) at step 1; continue with `resume=True`" in lines
     assert stopped.load(device="cpu").rank("hello", ["a", "b"])
     assert not (folder / "result.json").exists()
-    assert "stopped by train.minutes before 9" in (folder / "model" / "README.md").read_text("utf-8")
+    assert "stopped by train.minutes before 3" in (folder / "model" / "README.md").read_text("utf-8")
     assert result(minutes=1e-9).fit.n_steps == 2
     own = result()
-    assert (own.fit.finished, own.fit.n_steps, own.fit.best) == (True, 9, whole.fit.best)
+    assert (own.fit.finished, own.fit.n_steps, own.fit.best) == (True, 3, whole.fit.best)
     assert json.loads((folder / "result.json").read_bytes())["finished"]
     for name in ("model.safetensors", "config.json"):
         first, second = ((path / "model" / name).read_bytes() for path in (folder, tmp_path / "whole"))

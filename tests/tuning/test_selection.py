@@ -66,11 +66,11 @@ def test_useful_terms_are_chosen_in_the_order_of_their_gain_and_noise_is_not() -
 
 def test_random_terms_are_rarely_chosen() -> None:
     chosen = 0
-    for seed in range(20):
+    for seed in range(10):
         features, right = drawn(10 + seed, 40, [1.0, 0.0, 0.0, 0.0])
         selection = Selection(features, right, np.arange(40) // 2, blocks(4), seed=seed)
         chosen += selection.best([0], [1, 2, 3]) is not None
-    assert chosen <= 5
+    assert chosen <= 2
 
 
 def test_inactive_lists_keep_their_figures() -> None:

@@ -91,7 +91,7 @@ def test_counts_and_words_of_the_dialogues_are_chosen_if_they_help() -> None:
     counts = Counts.of({"w1": 120, "w1 w2": 40, "w2": 40, "w3": 40})
     generator = np.random.default_rng(3)
     lists = []
-    for n in range(200):
+    for n in range(120):
         texts = tuple(generator.permutation(["w1", "w1 w2", "w2", "w4", "w5", "w6 w7"]).tolist())
         scores = counts.score(["hi"], [texts])[0][:, 0] + BI.score([f"w{n % 30}"], [texts])[0]
         lists.append(Example((f"w{n % 30}",), texts, (int((scores + generator.gumbel(size=6)).argmax()),), str(n)))
@@ -99,13 +99,13 @@ def test_counts_and_words_of_the_dialogues_are_chosen_if_they_help() -> None:
     assert "counts" in kinds_of(tuning)
     assert "counts" not in [row["kind"] for row in polyrank.tune([BI], lists).rows]  # without dialogues
     echoes = truth((EncoderTerm(BI), (1.0,)), (Words(WordCounts.of(SAID)), (1.0, 0.0, 0.0, 0.0)))
-    assert "words" in kinds_of(polyrank.tune([BI], simulated(200, echoes)))
+    assert "words" in kinds_of(polyrank.tune([BI], simulated(100, echoes)))
 
 
 def test_noise_is_no_ranker_of_several_terms() -> None:
     """Random models next to a useful one: nearly always the useful one alone is best."""
     better = 0
-    for seed in range(12):
+    for seed in range(6):  # of these, 0 and 1 add a random model
         noise = [WordEncoder(f"noise {n}", 50 + 3 * seed + n) for n in range(2)]
         lists = simulated(40, truth((EncoderTerm(BI), (3.0,))), seed)
         tuning = polyrank.tune([BI, *noise], lists, without=WITHOUT, seed=seed)
@@ -120,7 +120,7 @@ def test_noise_is_no_ranker_of_several_terms() -> None:
         better += tuning.is_better
         if not tuning.is_better:
             assert repr(tuning.ranker) == "Ranker(1 bi)"
-    assert better <= 2
+    assert better <= 1
 
 
 def test_a_reranker_without_a_sure_gain_leaves_no_trace() -> None:
@@ -242,7 +242,7 @@ def test_relevance_is_fitted_on_the_candidates_that_all_terms_score(n_scored: in
 def test_no_answer_takes_longer_than_the_bound() -> None:
     terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), CrossTerm(PairScorer())]
     true = truth(*((term, (1.5,)) for term in terms))
-    lists = simulated(150, true)
+    lists = simulated(80, true)
     for ms, n_searched, n_all in ((None, 2, 3), (100, 2, 3), (50, 2, 2), (19, 1, 1)):
         choice = cross_choice(lists, terms[:2], ms, encoder=10.0)
         choice.durations = {**choice.durations, terms[2]: 40.0}
@@ -288,14 +288,15 @@ def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_terms_that_are_left_out_are_not_tried() -> None:
-    every = {row["kind"] for row in polyrank.tune([BI, "bm25"], EXAMPLE_LISTS, dialogues=EXAMPLE_LISTS).rows}
+    lists = EXAMPLE_LISTS[:30]  # what is tried does not depend on them
+    every = {row["kind"] for row in polyrank.tune([BI, "bm25"], lists, dialogues=lists).rows}
     assert every == {"encoder", "counts", "hubs", "words", "lexical"}
     for name, others in (
         ("hubs", every - {"hubs"}),
         ("lexical", every - {"lexical"}),
         ("bi", {"counts", "words", "lexical"}),
     ):
-        tuning = polyrank.tune([BI, "bm25"], EXAMPLE_LISTS, dialogues=EXAMPLE_LISTS, without=[name])
+        tuning = polyrank.tune([BI, "bm25"], lists, dialogues=lists, without=[name])
         assert {row["kind"] for row in tuning.rows} == others
     with pytest.raises(UsageError, match="no term is called 'hub'; leave out one of counts, cross, encoder, hubs"):
         polyrank.tune([BI], EXAMPLE_LISTS, without=["hub"])
@@ -304,13 +305,13 @@ def test_terms_that_are_left_out_are_not_tried() -> None:
 
 
 def test_a_fixed_weight_is_kept() -> None:
-    for weight in (0.0, 0.25, 2.0):
+    for weight in (0.0, 0.25):
         tuning = polyrank.tune([BI, OTHER], EXAMPLE_LISTS, dialogues=EXAMPLE_LISTS, weights={"counts": weight})
         assert tuning.is_better  # the user wants it
         fixed = [each.weights for each in tuning.ranker.terms if each.term.kind == "counts"]
         assert fixed == ([(weight,)] if weight else [])
         assert tuning.ranker.terms[0].weights == (1.0,)
-    lists = simulated(80, truth((EncoderTerm(BI), (2.0,)), (EncoderTerm(OTHER), (2.0,))))
+    lists = simulated(50, truth((EncoderTerm(BI), (2.0,)), (EncoderTerm(OTHER), (2.0,))))
     terms = polyrank.tune([BI, OTHER], lists, dialogues=lists, without=["words"], weights={"hubs": 0.25}).ranker.terms
     assert [each.weights for each in terms if each.term.kind == "hubs"] == [(0.25,)] * 2  # all of a kind
     for weights, reason in (
@@ -371,7 +372,7 @@ def test_a_second_call_scores_nothing_again(tmp_path: Path) -> None:
         scored.append(name)
         return batches
 
-    def call(lists: Sequence[Example] = EXAMPLE_LISTS) -> polyrank.Tuning:
+    def call(lists: Sequence[Example] = EXAMPLE_LISTS[:40]) -> polyrank.Tuning:
         scored.clear()
         models = [WordEncoder("bi", 1), PairScorer(), "bm25"]
         return polyrank.tune(models, lists, dialogues=EXAMPLE_LISTS, cache=tmp_path / "cache", progress=progress)
@@ -381,7 +382,7 @@ def test_a_second_call_scores_nothing_again(tmp_path: Path) -> None:
     second = call()
     assert scored == []
     assert second.gain == first.gain
-    call(EXAMPLE_LISTS[:40])  # other lists
+    call(EXAMPLE_LISTS[:20])  # other lists
     assert len(scored) == 6
 
 
