@@ -73,12 +73,12 @@ def toy_recipe(
 
 
 def bi_tables(task: Mapping[str, Path], backbone: Path, output: Path, **train: Any) -> dict[str, Any]:
-    """A recipe for a Bi-encoder on the toy task, as tables."""
+    """A recipe for a Bi-encoder on the toy task, perhaps without validation, as tables."""
     return {
         "output": str(output),
         "model": {"kind": "bi", "backbone": str(backbone)},
         "text": {"max_context_tokens": 24, "max_candidate_tokens": 8},
-        "data": {"train": str(task["train"]), "valid": str(task["valid"])},
+        "data": {part: str(task[part]) for part in ("train", "valid") if part in task},
         "train": {"precision": "fp32", **train},
     }
 

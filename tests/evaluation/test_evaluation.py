@@ -243,20 +243,21 @@ def test_breakdown_covers_every_example_once() -> None:
     assert [(row["from"], row["to"]) for row in rows] == [(1, 2), (3, 4), (5, None)]
 
 
-@pytest.mark.parametrize("pool", [False, True])
-def test_tables_are_printed_again_without_torch(tmp_path: Path, pool: bool) -> None:
+def test_tables_are_printed_again_without_torch(tmp_path: Path) -> None:
+    """Of lists, and of a pool."""
     candidates = [Candidate(str(i), f"r{i}") for i in range(30)]
-    examples = [Example((f"r{i}",), relevant_ids=(str(i),), id=str(i)) for i in range(30)] if pool else EXAMPLES
-    result = evaluate(noisy, examples, pool=candidates if pool else None)
-    path = tmp_path / "scores.jsonl.gz"
-    write_scores(path, result, scorer="noisy")
+    examples = [Example((f"r{i}",), relevant_ids=(str(i),), id=str(i)) for i in range(30)]
+    results = [evaluate(noisy, EXAMPLES), evaluate(noisy, examples, pool=candidates)]
+    paths = [str(tmp_path / f"{number}.jsonl.gz") for number, _ in enumerate(results)]
+    for path, result in zip(paths, results, strict=True):
+        write_scores(Path(path), result, scorer="noisy")
     code = (
         "import sys, json; sys.modules['torch'] = None\n"
         "from pathlib import Path\nfrom polyrank.evaluation import read_scores, summarise\n"
-        f"print(json.dumps(summarise(read_scores(Path({str(path)!r})))))"
+        f"print(json.dumps([summarise(read_scores(Path(path))) for path in {paths!r}]))"
     )
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(again.stdout) == summarise(result)
+    assert json.loads(again.stdout) == [summarise(result) for result in results]
 
 
 def test_damaged_scores_files_are_refused(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_the_loss_is_minimal_at_the_right_slope(make: Callable[[Any], Any], leas
     weighting, names = make(counts), list(counts)
     logs = torch.tensor(list(counts.values())).log()
     generator = torch.Generator().manual_seed(1)
-    batches = torch.multinomial(logs.exp(), 256 * 300, replacement=True, generator=generator).view(300, 256)
+    batches = torch.multinomial(logs.exp(), 256 * 150, replacement=True, generator=generator).view(150, 256)
 
     def slope_of_loss(a: float) -> float:
         share = torch.tensor(a, requires_grad=True)

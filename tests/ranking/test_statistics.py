@@ -45,11 +45,11 @@ TRUTH = float(CHANCES @ (1 / np.arange(1, 11)))  # the mean reciprocal rank
 def test_95_percent_intervals_contain_the_truth_95_times_of_100(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     held = []
-    for seed in range(400):
+    for seed in range(200):
         found = summarise(ranked(better(generator.random(n))), ks=(1,), n_bootstrap=400, seed=seed)
         low, high = found["intervals"]["MRR"]
         held.append(low <= TRUTH <= high)
-    assert 0.925 <= np.mean(held) <= 0.972
+    assert 0.92 <= np.mean(held) <= 0.98  # two standard deviations of 200 draws: 2 * sqrt(0.95 * 0.05 / 200) = 0.03
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
@@ -130,7 +130,7 @@ def apart(evaluation: Evaluation) -> Evaluation:
 def test_intervals_over_dialogues_contain_the_truth_at_their_level(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(n))
     held: dict[str, list[bool]] = {"dialogues": [], "examples": []}
-    for seed in range(250):
+    for seed in range(150):
         found = dialogues(generator, n)
         for unit, each in held.items():
             summary = summarise(found if unit == "dialogues" else apart(found), ks=(1,), n_bootstrap=300, seed=seed)
@@ -178,14 +178,14 @@ def p_values(n_trials: int, n: int, shift: float, seed: int) -> np.ndarray:
 
 
 def test_p_is_uniform_without_a_difference() -> None:
-    found = p_values(400, 40, 0.0, seed=1)
+    found = p_values(n := 200, 40, 0.0, seed=1)
     assert stats.kstest(found, "uniform").pvalue > 0.02
     for level in (0.05, 0.1, 0.5):
-        assert np.mean(found <= level) == pytest.approx(level, abs=2.5 * np.sqrt(level * (1 - level) / 400))
+        assert np.mean(found <= level) == pytest.approx(level, abs=2.5 * np.sqrt(level * (1 - level) / n))
 
 
 def test_power_grows_with_the_number_of_examples() -> None:
-    noticed = [np.mean(p_values(60, n, 0.2, seed=2) <= 0.05) for n in (10, 40, 160)]
+    noticed = [np.mean(p_values(40, n, 0.2, seed=2) <= 0.05) for n in (10, 40, 160)]
     assert noticed[0] < noticed[1] - 0.1
     assert noticed[1] < noticed[2] - 0.1
     assert noticed[2] > 0.9
@@ -243,7 +243,7 @@ def test_a_threshold_keeps_its_promise_on_fresh_data() -> None:
     generator = np.random.Generator(np.random.PCG64(5))
     for wanted in (0.7, 0.9):
         kept, answered = [], []
-        for _ in range(60):
+        for _ in range(30):
             sure = generator.random(800)
             right = generator.random(800) < sure
             chosen, _ = calibrate([[value] for value in sure], right, precision=wanted, measure="score")
@@ -260,7 +260,7 @@ NORMAL = partial(stats.norm.cdf)
 def test_a_rejecting_threshold_is_near_the_optimum(n_outside: int) -> None:
     generator = np.random.Generator(np.random.PCG64(6))
     found, fresh = [], []
-    for _ in range(12):
+    for _ in range(6):
         values = np.concatenate([generator.normal(2, 1, 400), generator.normal(0, 1, n_outside)])
         scores = np.stack([values, np.full(len(values), -99.0)], 1).astype(np.float32)
         labels = np.repeat([0, -1], [400, n_outside])

@@ -33,7 +33,7 @@ def loss_of(features: Sequence[Array], relevant: Sequence[Sequence[int]], priors
 
 
 @given(st.integers(0, 10**6), st.lists(st.booleans(), min_size=3, max_size=3), st.sampled_from([0.2, 1.0, 10.0]))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_weights_are_the_minimum_that_a_general_optimizer_finds(seed: int, signed: list[bool], prior: float) -> None:
     optimize = pytest.importorskip("scipy.optimize")
     features, drawn = drawn_lists(seed, 30, [0.8, -0.5, 0.0], [1.0, 30.0, 0.01])

@@ -84,7 +84,7 @@ def test_a_card_describes_the_model(
 def test_a_new_training_replaces_its_own_card_and_keeps_an_edited_one(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    plan = recipe(task, tiny_backbone, tmp_path / "run")
+    plan = recipe({"train": task["train"]}, tiny_backbone, tmp_path / "run")
     (first,) = train(plan)
     before = card(first)
     longer = dataclasses.replace(plan, train=dataclasses.replace(plan.train, max_steps=3))

@@ -229,7 +229,7 @@ def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, opt
         return recipe(task, tmp_path / name, optimizer=optimizer, dropout=0.1, **changes)
 
     train(plan("whole"), device="cpu")
-    for step in (2, 4, 8):
+    for step in (2, 8):
         with pytest.raises(CrashError):
             train(plan("broken"), device="cpu", resume=True, report=crash_at(step))
         saved = load_file(tmp_path / "broken" / "checkpoint.safetensors")
@@ -241,7 +241,7 @@ def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, opt
 
 
 def test_a_trained_model_reproduces_its_last_validation(task: dict[str, Path], tmp_path: Path) -> None:
-    result = train(recipe(task, tmp_path / "run", epochs=4), device="cpu")[0]
+    result = train(recipe(task, tmp_path / "run", epochs=2), device="cpu")[0]
     assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12
     scorer = load(result.model, device="cpu", precision="fp32")
     valid = read_examples(task["valid"]).examples

@@ -59,7 +59,7 @@ def trained(
     folder = tmp_path_factory.mktemp("rerank")
     records: list[dict[str, Any]] = []
     plan = recipe(
-        word_task, tiny_backbone, encoders["bi"], folder / "run", max_steps=60, epochs=15, lr=3e-3, train_layers="all"
+        word_task, tiny_backbone, encoders["bi"], folder / "run", max_steps=32, epochs=8, lr=5e-3, train_layers="all"
     )
     (result,) = train(plan, report=lambda _, record: records.append(record))
     lists, examples = (read_examples(word_task[name]).examples for name in ("valid", "train"))
