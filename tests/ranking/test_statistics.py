@@ -130,7 +130,7 @@ def apart(evaluation: Evaluation) -> Evaluation:
 def test_intervals_over_dialogues_contain_the_truth_at_their_level(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(n))
     held: dict[str, list[bool]] = {"dialogues": [], "examples": []}
-    for seed in range(150):
+    for seed in range(250):
         found = dialogues(generator, n)
         for unit, each in held.items():
             summary = summarise(found if unit == "dialogues" else apart(found), ks=(1,), n_bootstrap=300, seed=seed)
