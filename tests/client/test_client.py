@@ -38,7 +38,8 @@ from polyrank.errors import (
     UsageError,
 )
 from polyrank.records import Candidate, Context, Ranked
-from servers import Running, serving
+from servers import Running
+from serving_here import serving_here
 
 REPLIES = [
     Candidate("router", "restart the router", {"team": "tech", "level": 2}),
@@ -58,10 +59,9 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(index: Path) -> Iterator[Running]:
-    """A server whose models are still opening; the first client waits for them."""
     config = index.parent / "serve.toml"
     config.write_text(f'[feedback]\nfile = "{index.parent / "feedback.db"}"\n', "utf-8")
-    with serving(f"support={index}", "--config", config, wait=False) as running:
+    with serving_here(f"support={index}", config=config) as running:
         yield running
 
 

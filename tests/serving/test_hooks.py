@@ -26,6 +26,7 @@ from polyrank.scorers.ranker import as_ranker
 from polyrank.serving.desks import DESKS, MAX_AGE_S, message_of
 from polyrank.serving.routes.hooks import read_secret
 from servers import serving
+from serving_here import serving_here
 
 CALLS = Path(__file__).parent / "hooks"
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
@@ -192,7 +193,11 @@ def test_a_message_leads_to_a_private_note(kind: str, desk: Desk, index: Path, t
         turns = ["hello, anybody there?", "my wifi is down"] if kind == "intercom" else ["my wifi is down"]
         best = [reply.text for reply in replies.answer(turns, 3, diverse=True).ranked]
     desk.requests.clear()
-    with serving(index, "--config", tmp_path / "serve.toml", "--hook", kind) as running, running.client() as client:
+    if kind == "chatwoot":
+        served = serving_here(index, config=tmp_path / "serve.toml", hook_kind=kind)
+    else:
+        served = serving(index, "--config", tmp_path / "serve.toml", "--hook", kind)
+    with served as running, running.client() as client:
 
         def send(body: bytes, headers: dict[str, str]) -> Any:
             typed = {"content-type": "application/json", "x-forwarded-for": "1.2.3.4", **headers}

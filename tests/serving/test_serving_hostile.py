@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import threading
@@ -35,13 +36,13 @@ from polyrank.serving.strict import read_json
 from polyrank.storage.sqlite import connect, sqlite_errors
 from polyrank.storage.time_limit import TimeLimit, limit_searches, limited_search
 from servers import Running, serving
+from serving_here import serving_here
 
 JSON = {"content-type": "application/json"}
 READER, WRITER, ACCENTED = "a-key-that-reads-only", "a-key-that-writes-too", "clé-d-accès-très-longue"
 LARGE = {"tags": [f"tag {i}" for i in range(4_000)]}  # metadata of about 45 KB
 SLOW = " or ".join(f'tags > "zone {i}"' for i in range(60))
 SETTINGS = """
-threads = 1
 [limits]
 filter_timeout_s = 0.2
 [feedback]
@@ -56,6 +57,7 @@ def folder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     candidates = [polyrank.Candidate(f"r{i}", text) for i, text in enumerate(texts)]
     candidates += [polyrank.Candidate(f"large{i}", f"hello {i}", LARGE) for i in range(60)]
     polyrank.build_index(folder / "index", polyrank.load(f"untuned:{tiny_backbone}"), candidates)
+    shutil.copytree(folder / "index", folder / "keyed")
     (folder / "settings.toml").write_text(SETTINGS, "utf-8")
     (folder / "keys").write_text(f"{ACCENTED}\nshop read {READER}\nteam write {WRITER}\n", "utf-8-sig")
     (folder / "keys").chmod(0o644)
@@ -64,7 +66,7 @@ def folder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    with serving(f"support={folder / 'index'}", "--config", folder / "settings.toml") as running:
+    with serving_here(f"support={folder / 'index'}", config=folder / "settings.toml") as running:
         yield running
 
 
@@ -86,21 +88,22 @@ def message(answer: httpx.Response) -> str:
     return str(body.get("message") or body["error"]["message"])
 
 
-@pytest.mark.parametrize(("path", "field"), [("/v2/rerank", "documents"), ("/v1/score", "candidates")])
 @pytest.mark.deep
-def test_a_list_of_wrong_types_costs_little(server: Running, client: httpx.Client, path: str, field: str) -> None:
-    first = {"query": "a"} if field == "documents" else {"context": "a"}
-    before = cpu_s(server)
-    for n, said in [
-        (1_300_000, f"{field} has 1,300,000 entries, the limit is 2,048"),
-        (90_000, f"{field} has 90,000 entries, the limit is 2,048"),
-    ]:
-        answer = client.post(path, content=json.dumps({**first, field: [1] * n}), headers=JSON)
-        assert (answer.status_code, said in message(answer)) == (422, True), message(answer)
-    wrong = client.post(path, json={**first, field: [1] * 2_000})
-    assert f"{field}[0]" in message(wrong)
-    assert f"{field}[1]" not in message(wrong)  # only the first error is reported
-    assert cpu_s(server) - before < 2  # it was 100 once
+def test_a_list_of_wrong_types_costs_little(folder: Path) -> None:
+    with serving(f"support={folder / 'index'}", "--config", folder / "settings.toml") as server, server.client() as one:
+        for path, field in (("/v2/rerank", "documents"), ("/v1/score", "candidates")):
+            first = {"query": "a"} if field == "documents" else {"context": "a"}
+            before = cpu_s(server)
+            for n, said in [
+                (1_300_000, f"{field} has 1,300,000 entries, the limit is 2,048"),
+                (90_000, f"{field} has 90,000 entries, the limit is 2,048"),
+            ]:
+                answer = one.post(path, content=json.dumps({**first, field: [1] * n}), headers=JSON)
+                assert (answer.status_code, said in message(answer)) == (422, True), message(answer)
+            wrong = one.post(path, json={**first, field: [1] * 2_000})
+            assert f"{field}[0]" in message(wrong)
+            assert f"{field}[1]" not in message(wrong)  # only the first error is reported
+            assert cpu_s(server) - before < 2  # it was 100 once
 
 
 @pytest.mark.parametrize(
@@ -485,7 +488,8 @@ def test_a_host_is_one_name_of_this_machine(server: Running, client: httpx.Clien
 
 
 def test_keys_have_rights_and_names(folder: Path) -> None:
-    with serving(f"support={folder / 'index'}", "--api-key-file", folder / "keys") as server, server.client() as client:
+    served = serving_here(f"support={folder / 'keyed'}", api_key_file=folder / "keys")
+    with served as server, server.client() as client:
         server.wait_for("other users can read or write")
 
         def asked(method: str, path: str, key: str | bytes, **body: Any) -> int:

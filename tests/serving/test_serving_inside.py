@@ -67,41 +67,11 @@ from polyrank.serving.served import Served
 from polyrank.serving.tasks import EmbedTask, RespondTask, ScoreTask, Side, Started
 from polyrank.serving.worker import Setup, run_worker
 from polyrank.storage.time_limit import TimeLimit, limit_searches
+from serving_here import Thread, in_thread
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
 BASIC = ServingSettings()
 LONG = "word " * 100  # more tokens than a model reads
-
-
-class Here:
-    """Replaces a worker process for the pool, which cannot end it; it ends when its pipe closes."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.sentinel, self._other = os.pipe()  # never becomes ready
-
-    def is_alive(self) -> bool:
-        return True
-
-    def kill(self) -> None:
-        os.close(self._other)
-
-    def join(self) -> None:
-        os.close(self.sentinel)
-
-
-@contextmanager
-def in_thread(setup: Setup) -> Iterator[Worker]:
-    """A worker that is a thread, which has opened the models or failed to; the user must end it."""
-    own, theirs = Pipe()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(signal, "signal", lambda *_: None)  # only the main thread may set handlers
-        thread = threading.Thread(target=run_worker, args=(theirs, setup))
-        thread.start()
-        own.poll(60)  # it is open
-    yield Worker(cast(Any, Here()), own)
-    thread.join(60)
-    assert not thread.is_alive()
 
 
 @contextmanager
@@ -1244,11 +1214,34 @@ def test_a_model_that_cannot_be_opened_ends_the_server_with_its_error(
     assert str(error.value) == str(original.value)
 
 
+def test_until_the_models_are_open_requests_are_to_be_repeated(name: str) -> None:
+    own, theirs = Pipe()
+    app, _ = create_app({"m": name}, BASIC, Worker(cast(Any, Thread()), own))
+    body = {"context": "hi", "candidates": REPLIES}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TestClient(app, base_url="http://localhost") as client,
+    ):
+        patch.setattr(signal, "signal", lambda *_: None)
+        assert (client.get("/live").status_code, client.get("/ready").status_code) == (200, 503)
+        early = client.post("/v1/score", json=body)
+        assert (early.status_code, early.json()["error"]["code"]) == (503, "starting")
+        assert early.headers["retry-after"] == "1"
+        thread = threading.Thread(target=run_worker, args=(theirs, Setup.of({"m": name}, BASIC)))
+        thread.start()
+        end = time.monotonic() + 60
+        while client.get("/ready").status_code != 200:
+            assert time.monotonic() < end
+        assert client.post("/v1/score", json=body).status_code == 200
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_a_process_that_dies_while_it_opens_the_models_ends_the_server() -> None:
     own, theirs = Pipe()
     theirs.close()
     with pytest.raises(StartupError, match="the process died while it opened the models") as error:
-        run_here({}, Worker(cast(Any, Here()), own))
+        run_here({}, Worker(cast(Any, Thread()), own))
     assert error.value.exit_code == 1
 
 
@@ -1346,7 +1339,7 @@ def test_a_process_is_ended_once() -> None:
         await pool._end(worker)
         await pool.close()  # ends those that are alive
 
-    worker = Worker(cast(Any, Here()), Pipe()[0])
+    worker = Worker(cast(Any, Thread()), Pipe()[0])
     asyncio.run(end())
     assert worker.connection.closed
 
