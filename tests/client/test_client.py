@@ -104,10 +104,10 @@ def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, in
 
 def test_an_async_client_serves_several_event_loops(server: Running) -> None:
     client = polyrank.AsyncClient(server.url, retries=20)
-    first, second = (asyncio.run(client.score("hi", ["a"])) for _ in range(2))
-    assert first == second
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # connections of an event loop that was closed
+        first, second = (asyncio.run(client.score("hi", ["a"])) for _ in range(2))
+        assert first == second
         asyncio.run(client.aclose())
         del client
         gc.collect()
