@@ -1,7 +1,7 @@
 """`evaluate` and `compare` from the command line, with a lexical scorer: figures, skipped examples, and errors."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,16 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def protocol(*arguments: object) -> dict[str, Any]:
-    """The row of the protocols of the papers."""
-    command = [sys.executable, "runs/papers/evaluate.py", *map(str, arguments)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    row: dict[str, Any] = json.loads(done.stdout)
-    return row
-
-
-def test_random_groups_are_a_protocol(tmp_path: Path) -> None:
+def test_random_groups_are_a_protocol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script of the papers prints a row of a protocol that the command does not have."""
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
-    done = protocol("bm25", pairs, "--groups", "3", "--seed", "5")
+    script = Path(__file__).parents[2] / "runs" / "papers" / "evaluate.py"
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", [str(script), "bm25", str(pairs), "--groups", "3", "--seed", "5"])
+    runpy.run_path(str(script), run_name="__main__")
+    done = json.loads(capsys.readouterr().out)
     assert (done["n_candidates"], done["n_examples"]) == (3, 3)
 
 

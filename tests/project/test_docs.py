@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import polyrank
+from syntax import nodes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -61,7 +62,7 @@ def test_quoted_messages_exist() -> None:
     """The first column of each table in messages.md is a part of a message in the package."""
     strings = []
     for path in [file for folder in ("src", "chats", "cluster") for file in (ROOT / folder).rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path.read_text("utf-8")):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             strings.append("".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts))
     known = "\n".join(strings)

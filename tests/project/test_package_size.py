@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from syntax import nodes
+
 ROOT = Path(__file__).parents[2]
 PACKAGE, CHATS = ROOT / "src" / "polyrank", ROOT / "chats" / "polyrank_chats"
 MOST_LINES = {PACKAGE: 31_600, CHATS: 3_000}  # a change that needs more removes something first
@@ -22,7 +24,7 @@ def code_of(text: str) -> tuple[int, list[str]]:
     docstrings: set[int] = set()
     texts: set[int] = set()
     classes: list[str] = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         match node:
             case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 classes += [node.name] if isinstance(node, ast.ClassDef) else []

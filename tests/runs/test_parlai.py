@@ -5,8 +5,8 @@ tests/runs/parlai holds models with random weights, and ParlAI's results for the
 
 import json
 import re
+import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -234,10 +234,13 @@ def test_a_missing_file_is_named(changed: Callable[..., Path], tmp_path: Path, e
         import_parlai(model, tmp_path / "out")
 
 
-def test_the_script_imports_and_the_model_answers(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "runs" / "papers" / "from_parlai.py"
-    command = [sys.executable, str(script), str(SAVED / "poly"), str(tmp_path / "poly")]
-    assert "poly, " in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def test_the_script_imports_and_the_model_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = str(Path(__file__).parents[2] / "runs" / "papers" / "from_parlai.py")
+    monkeypatch.setattr(sys, "argv", [script, str(SAVED / "poly"), str(tmp_path / "poly")])
+    runpy.run_path(script, run_name="__main__")
+    assert "poly, " in capsys.readouterr().out
     with pytest.raises(UsageError, match="exists"):
         import_parlai(SAVED / "poly", tmp_path / "poly")
     polyrank.build_index(tmp_path / "index", polyrank.load(tmp_path / "poly"), EXPECTED["candidates"])
