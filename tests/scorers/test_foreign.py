@@ -108,16 +108,20 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def network(tokenizers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A network with random weights and its tokenizer, saved by transformers."""
+    """A new folder of a network with random weights and its tokenizer, saved by transformers."""
+    made: dict[str, Path] = {}
 
     def save(architecture: str, kind: str = "Model", **settings: Any) -> Path:
-        folder = tmp_path_factory.mktemp(architecture)
-        tokenizer, sizes, _ = ARCHITECTURES[architecture]
         torch.manual_seed(1)
+        key, folder = f"{architecture}{kind}{settings}", tmp_path_factory.mktemp(architecture)
+        if key in made:
+            return shutil.copytree(made[key], folder, dirs_exist_ok=True)
+        tokenizer, sizes, _ = ARCHITECTURES[architecture]
         config = getattr(transformers, f"{architecture}Config")(**{**SIZES, **sizes, **settings})
         getattr(transformers, f"{architecture}{kind}")(config).save_pretrained(folder)
         for file in tokenizers[tokenizer].iterdir():
             shutil.copy(file, folder)
+        made[key] = shutil.copytree(folder, tmp_path_factory.mktemp(f"made-{architecture}"), dirs_exist_ok=True)
         return folder
 
     return save
@@ -151,8 +155,9 @@ def test_a_sentence_encoder_scores_like_its_library(architecture: str, network: 
         np.testing.assert_allclose(scores, row, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", Pooling.POOLING_MODES)
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize(
+    ("mode", "similarity"), [*((mode, "dot") for mode in Pooling.POOLING_MODES), ("cls", "cosine"), ("mean", "cosine")]
+)
 def test_pooling_and_similarity_come_from_the_files(mode: str, similarity: str, network: Any, tmp_path: Path) -> None:
     model = sentences(network("Bert"), Pooling(32, mode), similarity_fn_name=similarity)
     folder = saved(model, tmp_path / "m")
@@ -200,8 +205,13 @@ def test_token_mixtures_are_applied(modules: Any, mixed: bool, network: Any, tmp
         np.testing.assert_allclose((mixture.weights @ mixture.outputs)[0].numpy(), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ["Bert", "Roberta", "XLMRoberta"])
-@pytest.mark.parametrize("prompts", [{"query": "the query: ", "document": "passage: "}, {"query": "my "}])
+BOTH_PROMPTS = {"query": "the query: ", "document": "passage: "}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "prompts"),
+    [*((name, BOTH_PROMPTS) for name in ("Bert", "Roberta", "XLMRoberta")), ("Roberta", {"query": "my "})],
+)
 def test_prompts_precede_texts(architecture: str, prompts: dict[str, str], network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network(architecture), Pooling(32), prompts=prompts), tmp_path / "m")
     wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
@@ -287,8 +297,13 @@ def test_a_context_that_is_too_long_keeps_its_end_and_its_prompt(network: Any, t
 # Cross-encoders
 
 
-@pytest.mark.parametrize("architecture", [name for name in HEADS if name != "MPNet"])
-@pytest.mark.parametrize("form", ["transformers", "sentence-transformers"])
+@pytest.mark.parametrize(
+    ("form", "architecture"),
+    [
+        *(("transformers", name) for name in HEADS if name != "MPNet"),
+        *(("sentence-transformers", name) for name in ("Bert", "ModernBert", "XLMRoberta")),
+    ],
+)
 def test_a_cross_encoder_scores_like_its_library(architecture: str, form: str, network: Any, tmp_path: Path) -> None:
     folder = network(architecture, "ForSequenceClassification", num_labels=1)
     model = CrossEncoder(str(folder), device="cpu")
@@ -391,9 +406,15 @@ def edited(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def saved_bi(network: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(sentences(network("Bert"), Pooling(32), Dense(32, 8)), tmp_path_factory.mktemp("saved") / "bi")
+
+
 @pytest.fixture
-def bi(network: Any, tmp_path: Path) -> Path:
-    return saved(sentences(network("Bert"), Pooling(32), Dense(32, 8)), tmp_path / "bi")
+def bi(saved_bi: Path, tmp_path: Path) -> Path:
+    """A copy, which a test may change."""
+    return shutil.copytree(saved_bi, tmp_path / "bi")
 
 
 @pytest.mark.parametrize(
@@ -506,7 +527,7 @@ def test_a_tokenizer_that_cannot_be_read_is_the_reason(bi: Path) -> None:
 def test_a_tokenizer_without_its_fast_form_is_the_reason(bi: Path) -> None:
     for name in ("tokenizer.json", "vocab.txt", "special_tokens_map.json"):
         (bi / name).unlink(missing_ok=True)
-    (bi / "tokenizer_config.json").write_text('{"tokenizer_class": "CanineTokenizer"}', "utf-8")
+    (bi / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}', "utf-8")
     with pytest.raises(ArtifactError, match=r"cannot read the tokenizer in .* \(it has no tokenizer.json\)"):
         load(bi)
 
