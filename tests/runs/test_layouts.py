@@ -1,8 +1,10 @@
 """Every layout and architecture of runs/layouts.py scores as in its own library, to 1e-5."""
 
+import functools
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,17 @@ from layouts import (
 )
 
 
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder of a layout, which tests must not change."""
+    return functools.cache(lambda name: LAYOUTS[name](tmp_path_factory.mktemp("layout")))
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.deep if i % 4 else ()) for i, name in enumerate(LAYOUTS)]
 )
-def test_a_layout_scores_like_its_library(name: str, tmp_path: Path) -> None:
-    assert difference(LAYOUTS[name](tmp_path)) <= 1e-5
+def test_a_layout_scores_like_its_library(name: str, layout: Callable[[str], Path]) -> None:
+    assert difference(layout(name)) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -84,10 +92,10 @@ UNTRAINED = ("messages", "left padding", "two poolings", "three poolings", "trun
     "name", [pytest.param(name, marks=pytest.mark.deep if i % 4 else ()) for i, name in enumerate(ENCODERS)]
 )
 def test_a_training_starts_at_the_scores_of_the_loaded_model(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A Bi-encoder on the folder, before its first step, and the folder that it saves; or the folder is refused."""
-    folder = LAYOUTS[name](tmp_path)
+    folder = layout(name)
     policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120)
     config = BiConfig(backbone=str(folder))
     if any(reason in name for reason in UNTRAINED):
@@ -113,10 +121,10 @@ OTHERS = [name for name in LAYOUTS if name not in ENCODERS]
     "name", [pytest.param(name, marks=pytest.mark.deep if i % 8 else ()) for i, name in enumerate(OTHERS)]
 )
 def test_a_training_from_a_reranker_reports_its_head_or_is_refused(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, layout: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = TextPolicy(max_context_tokens=60, max_candidate_tokens=60)
-    config = CrossConfig(backbone=str(LAYOUTS[name](tmp_path)), reduction="mean")
+    config = CrossConfig(backbone=str(layout(name)), reduction="mean")
     messages = ["without its scoring head"] * ("plain" in name)  # a language model has no head
     try:
         new_model(config, policy, seed=1, sample=DOCUMENTS)
@@ -127,8 +135,10 @@ def test_a_training_from_a_reranker_reports_its_head_or_is_refused(
     )
 
 
-def test_a_trained_start_keeps_its_layers_or_reports_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = LAYOUTS["Bert encoder, Dense (LaBSE)"](tmp_path)
+def test_a_trained_start_keeps_its_layers_or_reports_them(
+    layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = layout("Bert encoder, Dense (LaBSE)")
     policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120, context_prefix="my ")
     made = new_model(BiConfig(backbone=str(folder)), policy, seed=1, sample=DOCUMENTS)
     assert caplog.messages == [f"the training starts from {folder} without its prompts"]
@@ -159,8 +169,8 @@ def test_a_trained_start_keeps_its_layers_or_reports_them(tmp_path: Path, caplog
         "Static embeddings, normalized, with prompts",
     ],
 )
-def test_a_model_is_exported_as_it_came(name: str, tmp_path: Path) -> None:
-    folder = LAYOUTS[name](tmp_path)
+def test_a_model_is_exported_as_it_came(name: str, layout: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = layout(name)
     config = BiConfig(backbone=str(folder), shared_towers=True)
     made = new_model(config, TextPolicy(max_context_tokens=120, max_candidate_tokens=120), seed=1, sample=DOCUMENTS)
     save_model(tmp_path / "saved", *made)
@@ -182,8 +192,8 @@ def test_a_skip_connection_is_exported_with_its_weights_or_without(n_out: int, t
 
 
 @pytest.mark.parametrize("name", ["Bert encoder, Dense (LaBSE)", "Static embeddings, model2vec"])
-def test_two_towers_are_exported_as_a_router(name: str, tmp_path: Path) -> None:
-    config = BiConfig(backbone=str(LAYOUTS[name](tmp_path)), projection_dim=8, normalize=False, output_scale=0.5)
+def test_two_towers_are_exported_as_a_router(name: str, layout: Callable[[str], Path], tmp_path: Path) -> None:
+    config = BiConfig(backbone=str(layout(name)), projection_dim=8, normalize=False, output_scale=0.5)
     budgets = {"max_context_tokens": 120, "max_candidate_tokens": 120}
     policy = TextPolicy(**budgets, context_prefix="the query: ")
     model, texts, resolved = new_model(config, policy, seed=1, sample=DOCUMENTS)
@@ -285,9 +295,9 @@ def test_a_router_that_is_damaged_is_refused(change: dict[str, Any], reason: str
     ],
 )
 def test_a_trained_cross_encoder_is_exported_with_its_scores(
-    name: str, settings: dict[str, Any], tmp_path: Path
+    name: str, settings: dict[str, Any], layout: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    config = CrossConfig(backbone=str(LAYOUTS[name](tmp_path)), **settings)
+    config = CrossConfig(backbone=str(layout(name)), **settings)
     policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120, context_prefix="query: ")
     model, texts, resolved = new_model(config, policy, seed=1, sample=DOCUMENTS)
     for parameter in model.new_parameters():
@@ -300,9 +310,9 @@ def test_a_trained_cross_encoder_is_exported_with_its_scores(
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_static_embeddings_are_a_first_stage(tmp_path: Path) -> None:
+def test_static_embeddings_are_a_first_stage(layout: Callable[[str], Path], tmp_path: Path) -> None:
     """They are a term of a ranker that is tuned, saved, indexed and asked, also if their vectors are cut."""
-    folder = f"{LAYOUTS['Static embeddings, model2vec'](tmp_path)}#truncate_dim=24"
+    folder = f"{layout('Static embeddings, model2vec')}#truncate_dim=24"
     said = [*DOCUMENTS, *QUERIES]
     lists = [Example((text,), tuple(said), (row,), f"d{row}") for row, text in enumerate(said)]
     tuning = tune([folder, "bm25"], lists, without=["words", "cross"])
@@ -315,12 +325,19 @@ def test_static_embeddings_are_a_first_stage(tmp_path: Path) -> None:
             assert replies.respond([text], 1)[0][0].text == load(tmp_path / "best").rank(text, others, 1)[0].text
 
 
-@pytest.mark.parametrize("prefix", ["", "untuned:"])
 @pytest.mark.parametrize(
-    "name", ["Bert encoder, Dense (LaBSE)", "Bert encoder, dot product", "Bert encoder, LayerNorm", "Static embeddings"]
+    ("prefix", "name"),
+    [
+        ("", "Bert encoder, Dense (LaBSE)"),
+        ("", "Bert encoder, dot product"),
+        ("", "Bert encoder, LayerNorm"),
+        ("", "Static embeddings"),
+        ("untuned:", "Bert encoder, Dense (LaBSE)"),
+        ("untuned:", "Static embeddings"),
+    ],
 )
-def test_vectors_are_cut_as_in_their_library(name: str, prefix: str, tmp_path: Path) -> None:
-    folder = LAYOUTS[name](tmp_path)
+def test_vectors_are_cut_as_in_their_library(name: str, prefix: str, layout: Callable[[str], Path]) -> None:
+    folder = layout(name)
     wanted = theirs(folder, truncate_dim=12)
     found = load(f"{prefix}{folder}", truncate_dim=12, device="cpu")
     np.testing.assert_allclose(found.score_pool(QUERIES, DOCUMENTS), wanted, rtol=1e-5, atol=1e-5)
@@ -337,8 +354,14 @@ def test_word_vectors_that_are_damaged_are_refused(tmp_path: Path) -> None:
         load(folder, device="cpu")
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", ["Qwen3Model", "Qwen3ForCausalLM", "MistralForCausalLM", "LlamaModel", "GPT2Model"])
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        *((name, "right") for name in ("Qwen3Model", "Qwen3ForCausalLM", "MistralForCausalLM", "LlamaModel")),
+        *(("GPT2Model", side) for side in ("left", "right")),
+        ("Qwen3ForCausalLM", "left"),
+    ],
+)
 def test_a_plain_decoder_is_read_at_its_last_token(name: str, side: str, tmp_path: Path) -> None:
     settings = {"n_embd": 32, "n_layer": 2, "n_head": 2} if name == "GPT2Model" else {}
     folder = tokenizer(network(tmp_path / "m", name, **settings), start="GPT2" not in name, padding_side=side)
