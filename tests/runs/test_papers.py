@@ -255,7 +255,7 @@ def test_lists_for_the_first_examples_are_drawn_from_all() -> None:
 
 # every recipe starts
 
-SMALL = ["train.max_steps=2", "train.batch_size=8", "data.max_valid=4", "text.max_context_tokens=40",
+SMALL = ["train.max_steps=2", "train.batch_size=4", "data.max_valid=2", "text.max_context_tokens=40",
          "text.max_candidate_tokens=20"]  # fmt: skip
 NAMES = [name for name in STATED if not name.startswith("convert")]
 
@@ -267,7 +267,7 @@ def test_recipes_start_and_run(name: str, home: Path, tiny_backbone: Path) -> No
         backbone.append(f"reranker.backbone={tiny_backbone}")
     runs = train(load_recipe(home / "runs" / "papers" / f"{name}.toml", [*SMALL, *backbone]), device="cpu")
     test = read(home, "dstc7", "test")
-    lists = [Example(tuple(r["context"]), tuple(r["candidates"]), tuple(r["relevant"]), r["id"]) for r in test[:4]]
+    lists = [Example(tuple(r["context"]), tuple(r["candidates"]), tuple(r["relevant"]), r["id"]) for r in test[:2]]
     for run in runs:
         assert run.fit.n_steps == 2
         assert run.fit.best_step in (1, 2)
