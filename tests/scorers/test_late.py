@@ -285,7 +285,7 @@ def test_threads_may_keep_arrays_at_once() -> None:
     kept = Kept[int, np.ndarray](4_000)
 
     def keep(seed: int) -> None:
-        for key, size in np.random.default_rng(seed).integers(1, 300, (20_000, 2)).tolist():
+        for key, size in np.random.default_rng(seed).integers(1, 300, (8_000, 2)).tolist():
             kept.add([(key % 50, np.zeros(size, np.uint8))])
             kept.pop(size % 50)
 
