@@ -83,7 +83,7 @@ def mailbox(n: int, *, headers: bool) -> tuple[bytes, dict[str, list[tuple[str, 
 
 @pytest.mark.parametrize("headers", [True, False])
 def test_conversations_of_a_mailbox(write: Write, headers: bool) -> None:
-    data, truth = mailbox(60, headers=headers)
+    data, truth = mailbox(30, headers=headers)
     found = import_chats(write("all.mbox", data), keep_personal=True)
     got = {
         row["turns"][0]["text"]: [(turn["speaker"], turn["text"]) for turn in row["turns"]] for row in found.dialogues

@@ -21,6 +21,8 @@ def tune(tmp_path: Path) -> Tune:
     """Run the command on a few lists of the sample."""
     lists = (SAMPLE / "valid.jsonl").read_text("utf-8").splitlines()[:24]
     (tmp_path / "valid.jsonl").write_text("\n".join(lists), "utf-8")
+    dialogues = (SAMPLE / "train.jsonl").read_text("utf-8").splitlines()[:60]
+    (tmp_path / "train.jsonl").write_text("\n".join(dialogues), "utf-8")
 
     def run(*arguments: str | Path) -> Any:
         words = ["tune", *arguments, "--valid", tmp_path / "valid.jsonl", "-o", tmp_path / "best"]
@@ -30,7 +32,7 @@ def tune(tmp_path: Path) -> Tune:
 
 
 def test_a_ranker_is_chosen_printed_and_written(tune: Tune, tmp_path: Path) -> None:
-    done = tune("shipped:convert", "bm25", "--dialogues", SAMPLE / "train.jsonl", "--weight", "counts=0.2", "--json")
+    done = tune("shipped:convert", "bm25", "--dialogues", tmp_path / "train.jsonl", "--weight", "counts=0.2", "--json")
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)
     assert {row["kind"] for row in figures["terms"]} == {"encoder", "lexical", "counts", "hubs", "words"}
@@ -40,7 +42,7 @@ def test_a_ranker_is_chosen_printed_and_written(tune: Tune, tmp_path: Path) -> N
     assert ranker.figures == figures
     assert not (tmp_path / "best.scores").exists()
     assert "already exists" in str(tune("shipped:convert").exception)
-    polyrank.build_index(tmp_path / "index", tmp_path / "best", SAMPLE / "replies.jsonl")
+    polyrank.build_index(tmp_path / "index", tmp_path / "best", ["try another cable", "restart the router", "goodbye"])
     with polyrank.open(tmp_path / "index") as replies:
         assert len(replies.answer("my wifi is slow", 3).ranked) == 3
 

@@ -408,7 +408,7 @@ def some_metadata() -> list[dict[str, Any]]:
     """Random metadata with edge cases."""
     drawn: list[dict[str, Any]] = []
 
-    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=75, deadline=None, database=None, derandomize=True)
     @given(metadata_of)
     def draw(metadata: dict[str, Any]) -> None:
         drawn.append(metadata)
@@ -446,7 +446,7 @@ def test_a_filter_has_the_same_meaning_on_the_server(
     passing = {row["id"] for row in filtered[1].server.scan(within)}
     with open_index(filtered[0]) as local:
         assert passing == {candidate.id for _, candidate in local.iter_candidates(read)}, read
-    plain = [i for i, metadata in enumerate(some_metadata[:150])]
+    plain = [i for i, metadata in enumerate(some_metadata[:75])]
     assert {i for i in plain if str(i) in passing} == {i for i in plain if passes(tree, some_metadata[i])}
 
 
