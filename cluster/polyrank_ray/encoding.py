@@ -168,7 +168,8 @@ def _encode_block(
         raise UsageError(
             f"a node of the Ray cluster has no folder {folder}; choose an output on a disk that all nodes share"
         )
-    write_block(folder, plan, number, candidates, encoder.encode_candidates([c.text for c in candidates]))
+    if not is_finished(folder, plan, number, candidates):  # by a worker that died before Ray knew
+        write_block(folder, plan, number, candidates, encoder.encode_candidates([c.text for c in candidates]))
 
 
 @lru_cache(1)

@@ -233,7 +233,11 @@ def test_a_worker_encodes_only_with_the_same_model_on_a_shared_disk(model: str, 
     plan = Plan(model, load_encoder(model, device="cpu").fingerprint, 32, "", 1, 4)
     block = [Candidate("a", TEXTS[0])]
     encoding._encode_block(0, block, tmp_path, plan, model, "cpu", "torch", tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["block-00000.parquet"]
+    (file,) = tmp_path.iterdir()
+    assert file.name == "block-00000.parquet"
+    written = file.stat().st_mtime_ns
+    encoding._encode_block(0, block, tmp_path, plan, model, "cpu", "torch", tmp_path)  # as if its worker had died
+    assert file.stat().st_mtime_ns == written
     with pytest.raises(UsageError, match=r"has no folder .*none; choose an output on a disk that all nodes share"):
         encoding._encode_block(0, block, tmp_path / "none", plan, model, "cpu", "torch", tmp_path)
     other = dataclasses.replace(plan, fingerprint="another")
