@@ -98,9 +98,10 @@ def general() -> str:
         _mixtures("mixtures"),
         _mixtures("third"),
         f"""The package `models/` contains the encoder in 16 bits. The following tables show R@1 of
-        {there[0]["n_examples"]:,} test examples with 95% intervals, in bf16 (mutual: {_n(results["mutual"])} of its dev
-        part; medquad: hits@1 in the pool). After a semicolon: the paired difference of the encoder from untuned MiniLM,
-        and of the sum from the encoder, over dialogues (the lists of ubuntu-irc come from {logs} logs, too few for a
+        {there[0]["n_examples"]:,} test examples with 95% intervals over dialogues, the ConveRT in fp32 and the
+        others in bf16 (over examples: mutual, {_n(results["mutual"])} of its dev part, and medquad,
+        hits@1 in the pool). After a semicolon: the paired difference of the encoder from untuned MiniLM, and of the sum
+        from the encoder, over dialogues (the lists of ubuntu-irc come from {logs} logs, too few for a
         test). The sum's weights come from 300 dev lists of the set. Command: `bash runs/encoder.sh`. First the sets in
         the training data:""",
         read_sets(),
