@@ -54,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Import the fixtures where tests run: the process that only distributes them starts its workers sooner."""
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         config.pluginmanager.import_plugin("shared_fixtures")
+    else:
+        # on a busy machine, a worker needs longer to end and to remove its temporary folders
+        importlib.import_module("xdist.workermanage").NodeManager.EXIT_TIMEOUT = 60
 
 
 @pytest.hookimpl(tryfirst=True)
