@@ -303,18 +303,20 @@ def test_a_catalogue_ends_where_the_server_says(is_async: bool) -> None:
         pages.append(json.dumps({"candidates": rows, "next": following, "n_candidates": 9}))
         n += size
 
+    about = {"filter": "x = 1", "model": "m&n"}
+
     async def ids(url: str) -> list[str]:
         async with polyrank.AsyncClient(url) as client:
-            return [one.id async for one in client.candidates("wifi down")]
+            return [one.id async for one in client.candidates("wifi down", **about)]
 
     with scripted(*pages) as (url, sent):
         if is_async:
             found = asyncio.run(ids(url))
         else:
             with polyrank.Client(url) as client:
-                found = [one.id for one in client.candidates("wifi down")]
+                found = [one.id for one in client.candidates("wifi down", **about)]
     assert found == [f"c{i}" for i in range(n)]
-    asked = "/v1/candidates?q=wifi%20down"
+    asked = "/v1/candidates?q=wifi%20down&filter=x%20%3D%201&model=m%26n"
     ends = ["", "&after=7", "&after=9%20%26", "&after=10", "&after=210"]
     assert [path for path, *_ in sent] == [f"{asked}{end}&limit=200" for end in ends]
 

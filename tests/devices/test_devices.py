@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -323,11 +324,14 @@ def test_the_state_of_every_generator_is_restored(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state[0])
     monkeypatch.setattr(torch.mps, "set_rng_state", lambda given: state.__setitem__(0, given))
     before = torch.get_rng_state()
-    with restored_random_state(torch.device("mps")):
-        state[0] = torch.tensor([2])
-        torch.rand(3)
-    assert state[0].item() == 1
-    assert torch.equal(torch.get_rng_state(), before)
+    for error in (None, UsageError("x"), KeyboardInterrupt()):
+        with suppress(UsageError, KeyboardInterrupt), restored_random_state(torch.device("mps")):
+            state[0] = torch.tensor([2])
+            torch.rand(3)
+            if error is not None:
+                raise error
+        assert state[0].item() == 1
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_unknown_precision_names_where_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,10 +121,10 @@ def test_tests_of_several_metrics_equal_the_single_ones() -> None:
 
 
 def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
-    alone = [ModelScores("poly", (seed,), (drawn(seed, 0.5),)) for seed in (1, 2)]
+    alone = [ModelScores("poly", (seed,), (drawn(seed, 0.5),)) for seed in (0, 2)]
     other = ModelScores("bm25", (None,), (drawn(9, 0.5),))
     assert group_by_model([alone[0], other, alone[1]]) == [
-        ModelScores("poly", (1, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
+        ModelScores("poly", (0, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
     ]  # fmt: skip
     for twice in alone:
         with pytest.raises(UsageError, match=f"poly has seed {twice.seeds[0]} twice; name them apart"):
@@ -132,13 +132,13 @@ def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
 
 
 def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -> None:
-    about = {"a": {"model": "m", "seed": "1"}, "b": {"model": "m", "seed": "2"}, "c": {"model": "n", "seed": "1"},
+    about = {"a": {"model": "m", "seed": "0"}, "b": {"model": "m", "seed": "2"}, "c": {"model": "n", "seed": "1"},
              "d": {}, "e": {"model": "m"}}  # fmt: skip
     for name, header in about.items():
         write_scores(tmp_path / name, drawn(1, 0.5), **header)
     files: list[tuple[str | None, Path]] = [(None, tmp_path / name) for name in "abcded"]
     assert [(each.name, each.seeds) for each in read_scored([*files, ("x", tmp_path / "a")])] == [
-        ("m", (1,)), ("m", (2,)), ("c", (1,)), ("d", (None,)), ("e", (None,)), ("d (2)", (None,)), ("x", (1,))
+        ("m", (0,)), ("m", (2,)), ("c", (1,)), ("d", (None,)), ("e", (None,)), ("d (2)", (None,)), ("x", (0,))
     ]  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def runs(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, examples in (("train.jsonl", pairs), ("test.jsonl", lists)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in examples), "utf-8")
     for name, lr in (("low", 1e-5), ("high", 1e-2)):
-        settings = train_config(batch_size=16, epochs=2, lr=lr, train_layers="all", precision="fp32", seeds=(1, 2))
+        settings = train_config(batch_size=16, epochs=2, lr=lr, train_layers="all", precision="fp32", seeds=(0, 2))
         train(
             Recipe(
                 model=BiConfig(backbone=str(tiny_backbone), reduction="mean"),
@@ -273,11 +273,11 @@ def runs(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> None:
     found = resolve_runs([str(runs / "low"), "bm25", str(runs / "high" / "seed-2" / "model")])
     assert [(member.group, member.seed) for member in found] == [
-        (str(runs / "low"), 1), (str(runs / "low"), 2), ("bm25", None), (str(runs / "high"), 2),
+        (str(runs / "low"), 0), (str(runs / "low"), 2), ("bm25", None), (str(runs / "high"), 2),
     ]  # fmt: skip
-    assert [Path(member.name).parts[-2] for member in found[:2]] == ["seed-1", "seed-2"]
-    (seed,) = resolve_runs([str(runs / "low" / "seed-1")])
-    assert (seed.name, seed.group) == (str(runs / "low" / "seed-1" / "model"), str(runs / "low"))
+    assert [Path(member.name).parts[-2] for member in found[:2]] == ["seed-0", "seed-2"]
+    (seed,) = resolve_runs([str(runs / "low" / "seed-0")])
+    assert (seed.name, seed.group) == (str(runs / "low" / "seed-0" / "model"), str(runs / "low"))
     (elsewhere,) = resolve_runs(["other/seed-7"])  # a model without a seed in its metadata
     assert (elsewhere.group, elsewhere.seed) == ("other", 7)
     shutil.copytree(runs / "low" / "seed-2", tmp_path / "seed-9")
@@ -291,16 +291,16 @@ def test_evaluate_accepts_a_run_of_several_seeds(runs: Path) -> None:
     row = json.loads(found.stdout)
     singly = [
         json.loads(run("evaluate", f"low/seed-{seed}/model", "test.jsonl", "--json", cwd=runs).stdout)["metrics"]
-        for seed in (1, 2)
+        for seed in (0, 2)
     ]
-    assert (row["name"], row["seeds"]) == ("low", [1, 2])
+    assert (row["name"], row["seeds"]) == ("low", [0, 2])
     assert [each["metrics"] for each in row["by_seed"]] == singly
     for name in ("R@1", "MRR"):
         assert row["metrics"][name] == pytest.approx(np.mean([each[name] for each in singly]))
         assert row["std"][name] == pytest.approx(np.std([each[name] for each in singly], ddof=1))
     shown = run("evaluate", "low", "test.jsonl", cwd=runs).stdout
     assert f"± {100 * row['std']['R@1']:.1f}" in shown
-    assert "low: R@1 of seed 1: " in shown
+    assert "low: R@1 of seed 0: " in shown
 
 
 def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: Path, tmp_path: Path) -> None:
@@ -311,16 +311,16 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     rows = json.loads(found.stdout)
     assert [row["name"] for row in rows] == ["bm25", "low", "high"]
     assert [row["against"]["scores"] for row in rows[1:]] == ["bm25", "bm25"]
-    names = ["bm25.jsonl", "high-seed-1.jsonl", "high-seed-2.jsonl", "low-seed-1.jsonl", "low-seed-2.jsonl"]
+    names = ["bm25.jsonl", "high-seed-0.jsonl", "high-seed-2.jsonl", "low-seed-0.jsonl", "low-seed-2.jsonl"]
     assert sorted(path.name for path in scores.iterdir()) == names
     again = json.loads(run("compare", scores, "--json", "--plot", plot).stdout)
     assert plot.read_text("utf-8").startswith("<?xml")
     wanted = {row["name"]: row["metrics"] for row in rows}
     assert {row["name"]: row["metrics"] for row in again} == wanted
-    labelled = run("compare", f"b={scores / 'bm25.jsonl'}", f"x={scores / 'low-seed-1.jsonl'}",
+    labelled = run("compare", f"b={scores / 'bm25.jsonl'}", f"x={scores / 'low-seed-0.jsonl'}",
                    f"x={scores / 'low-seed-2.jsonl'}", "--json", "--metric", "MRR,hits@9,R@2")  # fmt: skip
     table = json.loads(labelled.stdout)
-    assert [(row["name"], row.get("seeds")) for row in table] == [("b", None), ("x", [1, 2])]
+    assert [(row["name"], row.get("seeds")) for row in table] == [("b", None), ("x", [0, 2])]
     assert table[1]["metrics"]["MRR"] == pytest.approx(wanted["low"]["MRR"])
     assert "R@9 left out: k must be below 4" in labelled.stderr
 

@@ -971,7 +971,8 @@ def test_without_the_library_the_error_names_the_package(tmp_path: Path) -> None
 
 
 def test_qdrant_answers_as_a_local_index(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    pool, settings = pool_of(30), {"fingerprint": "f" * 64, "model": "m"}
+    pool = [*pool_of(30), Candidate("array", "w1", {"n": [20, 40, -5]})]
+    settings = {"fingerprint": "f" * 64, "model": "m"}
     write_index(tmp_path / "local", pool, vectors_of(pool), **settings)
     write_remote(tmp_path / "ix", address_of("qdrant", request, tmp_path), pool, vectors_of(pool), **settings)
     with open_index(tmp_path / "local") as local, open_index(tmp_path / "ix") as index:
@@ -979,6 +980,11 @@ def test_qdrant_answers_as_a_local_index(request: pytest.FixtureRequest, tmp_pat
             Replies(Hashed(), one).answer(CONTEXTS[1], 5, filter='n > 9 and lang = "en"') for one in (local, index)
         )
         assert (result.ranked, result.exact) == (expected.ranked, True)
+        for field, value in (("n", 9), ("n", 29), ("n", 0.5), ("lang", "de"), ("lang", "dea"), ("lang", "e")):
+            for kind in ("<", "<=", ">", ">=", "="):
+                read = read_filter(f"{field} {kind} {json.dumps(value)}")
+                passing = ([candidate.id for _, candidate in one.iter_candidates(read)] for one in (local, index))
+                assert next(passing) == next(passing), read
 
 
 def test_a_token_is_for_the_server_that_the_user_named(monkeypatch: pytest.MonkeyPatch) -> None:

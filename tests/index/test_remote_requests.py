@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from polyrank.errors import (
     ArtifactError,
@@ -40,6 +41,7 @@ from polyrank.index.remote.stores import read_kind
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
 from polyrank.storage.time_limit import TimeLimit, limit_searches
+from test_filters import ORDERS, numbers, passes, texts, values, written
 
 pymilvus = pytest.importorskip("pymilvus", reason="pymilvus is not installed; install polyrank[milvus]")
 
@@ -273,6 +275,9 @@ def meets(metadata: dict[str, Any], text: str) -> bool:
         ({"a": [3, 5, 9]}, "a < 4", True),
         ({"a": [3, 5, 9]}, "a <= 3", True),
         ({"a": [3, 5, 9]}, "a < 3", False),
+        ({"a": [5, 9, 1, 4]}, "a > 8", True),
+        ({"a": [5, 9, 1, 4]}, "a < 2", True),
+        ({"a": ["m", "z", "b", "n"]}, 'a < "c" and a > "y"', True),
         ({"a": [3, "x"]}, 'a < "y"', True),
         ({"a": [3, "x"]}, 'a > "x"', False),
         ({"a": ["x", "y"]}, 'a in ("y", "z")', True),
@@ -292,6 +297,16 @@ def meets(metadata: dict[str, Any], text: str) -> bool:
 )
 def test_facts_answer_filters(metadata: dict[str, Any], text: str, expected: bool) -> None:
     assert meets(metadata, text) is expected
+
+
+@given(
+    st.lists(values, min_size=1, max_size=4),
+    st.sampled_from([*ORDERS, "in"]),
+    st.lists(texts | numbers, min_size=1, max_size=1),
+)
+def test_facts_compare_any_element_of_an_array(elements: list[Any], kind: str, wanted: list[Any]) -> None:
+    stored = json.loads(json.dumps({"a": elements}))
+    assert meets(stored, written((kind, ["a"], wanted), json.dumps)) is passes((kind, ["a"], wanted), stored)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

@@ -6,8 +6,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from polyrank.feedback import FeedbackStore
+from polyrank.index import LocalWriter, open_writer, write_index
+from polyrank.records import Candidate
 from polyrank.storage.sqlite import ReadConnection, log_size, open_database, use_log
 
 
@@ -51,6 +55,18 @@ def test_a_file_that_cannot_be_written_is_read_unless_its_log_has_commits(
             assert other.execute("SELECT n FROM numbers").fetchall() == [(1,), (2,)]
         with pytest.raises(sqlite3.OperationalError, match="unable to open"):
             open_database(file, write=True)
+
+
+def test_commits_of_every_connection_that_writes_are_synced(tmp_path: Path) -> None:
+    """SQLite syncs the log after each commit if the setting is 2; if it is 1, a power loss undoes the last commits."""
+    file, index = tmp_path / "feedback.db", tmp_path / "index"
+    write_index(index, [Candidate("a", "hi")], np.ones((1, 2), np.float32), fingerprint="f", model="m")
+    for _ in range(2):  # a new file, then an existing one
+        with FeedbackStore(file) as store, open_writer(index) as writer:
+            assert isinstance(writer, LocalWriter)
+            for connection in (store._connection, writer._connection):
+                assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+                assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_the_journal_is_changed_once_others_have_released_the_file(tmp_path: Path) -> None:
