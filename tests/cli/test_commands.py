@@ -121,6 +121,8 @@ WITHOUT_DIALOGUES = (
         ("mine LISTS --from shipped:convert -o OUT --margin 1", "--margin 1 applies to a re-ranker's scores; name it"),
         ("export shipped:convert --to int8 --check --speaker a", "--speaker a applies to candidate lists; give them"),
         ("compare a.jsonl --plot curve.txt", "curve.txt has no known ending of a plot; use .png, .svg, .pdf"),
+        ("serve bm25 --keep-text --hook zendesk", "`keep_text` needs a file; name one with `feedback`"),
+        ("serve bm25 --host :: --keep-text --feedback f.db --hook zendesk", "the hook zendesk needs hook.url"),
         ("compare a.jsonl --plot nowhere/curve.png", "folder nowhere of curve.png does not exist; make it first"),
     ],
 )  # fmt: skip
@@ -263,6 +265,26 @@ def test_a_split_prints_counts_and_the_next_command(files: Path, tmp_path: Path)
     again = ("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3")
     assert "already exists" in refusal(*again)
     assert invoke(*again, "--overwrite").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ("", [24, 3, 3]),
+        ("--valid 0", [27, 0, 3]),
+        ("--test 0", [27, 3, 0]),
+        ("--valid 0.2 --test 0.4", [12, 6, 12]),
+    ],
+)
+def test_a_split_has_the_requested_shares(shares: str, expected: list[int], tmp_path: Path) -> None:
+    rows = [{"id": f"p{i}", "context": [f"where {i}"], "response": f"at {i}"} for i in range(30)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    made = invoke("split", tmp_path / "pairs.jsonl", "-o", tmp_path / "out", "--json", *shares.split())
+    assert made.exit_code == 0, made.exception
+    counts, recipe = json.loads(made.stdout), (tmp_path / "out" / "recipe.toml").read_text("utf-8")
+    for name, n in zip(("train", "valid", "test"), expected, strict=True):
+        assert counts[name]["n_conversations"] == n
+        assert (f'{name} = "{name}.jsonl"' in recipe) == (n > 0)
 
 
 def test_frequent_replies_become_a_catalogue(files: Path, tmp_path: Path) -> None:

@@ -319,6 +319,23 @@ def test_rows_of_all_processes_are_joined_by_rank(
         assert torch.equal(distributed.all_gather_rows(own, counts), torch.cat(rows))
 
 
+def test_the_maximum_of_all_processes_is_that_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value is reduced with those of other processes by the operation that is requested."""
+    operations = {dist.ReduceOp.MAX: torch.maximum, dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.SUM: torch.add}
+    monkeypatch.setattr(distributed, "world_size", lambda: 3)
+    for own, others in ((5, (2, 9)), (9, (2, 5)), (0, (0, 0)), (-4, (-7, -5))):
+
+        def all_reduce(values: torch.Tensor, op: Any = dist.ReduceOp.SUM, others: tuple[int, ...] = others) -> None:
+            for other in others:
+                values.copy_(operations[op](values, torch.full_like(values, other)))
+
+        monkeypatch.setattr(dist, "all_reduce", all_reduce)
+        assert distributed.all_reduce_max(own) == max(own, *others)
+        total = torch.tensor([float(own)])
+        distributed.all_reduce_sum(total)
+        assert total.tolist() == [own + sum(others)]
+
+
 def test_the_state_of_every_generator_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     state = [torch.tensor([1])]
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state[0])

@@ -155,6 +155,15 @@ def test_pools_and_copies_of_the_right_text(tmp_path: Path) -> None:
     assert lines[-1].startswith("1 of 3 examples left out")
 
 
+def test_candidates_are_drawn_from_all_examples_whatever_the_limit() -> None:
+    pairs = [{"context": [f"where {i}"], "response": f"at {i}"} for i in range(40)]
+    whole = read_task(pairs).examples
+    for limit in (1, 2, 30):
+        assert read_task(pairs, limit=limit).examples == whole[:limit]
+    drawn = {text for example in whole[:2] for text in example.candidates}
+    assert not drawn <= {f"at {i}" for i in range(20)}
+
+
 def test_examples_without_an_answer_are_counted_apart() -> None:
     mixed = [*EXAMPLES[:10], Example(("x",), ("a", "b"), (), "none")]
     summary = summarise(evaluate(knowing, mixed))

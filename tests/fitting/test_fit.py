@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -372,8 +373,18 @@ def test_trainings_suit_the_data(
     if planned[0].name == "Bi-encoder":
         assert (first["epochs"], first["dropout"]) == (passes, dropout)
         assert planned[0].n_steps(data) == passes * -(-len(data.pairs) // first["batch_size"])
-    for one in planned:
-        polyrank.load_recipe(one.recipe(data, tmp_path / "run"))
+    recipes = [polyrank.load_recipe(one.recipe(data, tmp_path / "run")) for one in planned]
+    kept = [recipe for recipe, one in zip(recipes, planned, strict=True) if one.is_kept]
+    assert all(kept.index(recipe) == n for n, recipe in enumerate(kept))  # each trains another model
+    if planned[0].name == "Bi-encoder":
+        names = [one.name for one in planned]
+        again = recipes[names.index("Bi-encoder, another seed")]
+        assert again.train.seeds != recipes[0].train.seeds
+        assert replace(again, train=replace(again.train, seeds=recipes[0].train.seeds)) == recipes[0]
+        of_parts = {one.name: recipe for one, recipe in zip(planned, recipes, strict=True) if not one.is_kept}
+        for name, n in (("1/4 of the", len(data.pairs) // 4), ("1/2 of the", len(data.pairs) // 2), ("all", None)):
+            recipe = of_parts[f"Bi-encoder of {name} pairs"]
+            assert recipe == replace(recipes[0], data=replace(recipes[0].data, max_train=n))
     for most in (5, 24, 40, 75, 80, 100):  # pairs of a pass
         monkeypatch.setattr("polyrank.fitting.recipes.MAX_PASS", most)
         if planned[0].name == "Bi-encoder":

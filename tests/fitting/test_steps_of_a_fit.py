@@ -25,11 +25,13 @@ from polyrank.fitting.recipes import Pace, Planned
 from polyrank.fitting.report import Line, _plot, answers_of, commands_of
 from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25
-from polyrank.scorers.protocols import Floats, Scorer
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.lexical import LexicalTerm
 from polyrank.storage.journal import Journal
 from polyrank.training.loop import FitResult
 from polyrank.tuning.selection import HeldOut
+from polyrank.tuning.threshold import NO_ANSWER, choose_hidden
 from word_models import WordEncoder, text_vector
 
 
@@ -101,6 +103,26 @@ def test_replies_that_were_given_once_are_in_the_catalogue_unless_most_were_give
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     data = read_parts(files, None, lambda text: None)
     assert (data.repeated, len(data.replies)) == (2 * n_twice / 16, n_replies)
+
+
+@pytest.mark.parametrize(("asks", "answers", "speaker"), [("customer", "bot", "bot"), ("Ann", "Bob", "*")])
+def test_replies_of_every_part_are_of_the_speakers_that_training_has_chosen(
+    asks: str, answers: str, speaker: str, tmp_path: Path
+) -> None:
+    said = [(asks, "where is {}"), (answers, "at {}"), (asks, "is {} far"), (answers, "no {} is near")]
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
+    for name, file in files.items():
+        turns = [[{"speaker": who, "text": text.format(f"{name}{i}")} for who, text in said] for i in range(4)]
+        if name != "train":  # a speaker of this name would be chosen if the part were alone
+            turns.append([{"speaker": who, "text": f"{name} {who}"} for who in (answers, "agent")])
+        file.write_text("".join(json.dumps({"turns": one}) + "\n" for one in turns), "utf-8")
+    data = read_parts(files, None, lambda text: None)
+    assert data.speaker == speaker
+    for name, part in (("train", data.pairs), ("valid", data.lists), ("test", data.tests)):
+        chosen = [text for who, text in said[1:] if speaker in (who, "*")]
+        others = {f"{name} agent"} if speaker == "*" and name != "train" else set()
+        expected = {text.format(f"{name}{i}") for text in chosen for i in range(4)} | others
+        assert {one.response for one in part} == expected
 
 
 def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> None:
@@ -335,6 +357,7 @@ def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp
         return [RunResult(1, tiny_encoders["bi"], FitResult(n_steps=1, best={}, best_step=1, seconds=1.0), "", {})]
 
     run, now = run_of(tmp_path, 60.0, 2, train)
+    run.ms = 1e-9  # limits a ranker, not the figures of a model alone
     plans = [planned(letter, is_kept=False) for letter in "abcde"]
     run.untried = {one.name: one for one in plans}
     run.train_all(plans)
@@ -399,3 +422,31 @@ def test_a_model_is_kept_if_the_ranker_gains_in_one_figure(
     assert line.gain["mean"] == pytest.approx(rank)
     assert line.metrics["MRR"]["mean"] == pytest.approx(0.5 + rank)
     assert line.note == ("" if kept else "no measurable gain on 6 lists")
+
+
+@pytest.mark.parametrize("n_sure", [1, 2])
+def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
+    n_sure: int, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Two words lead to the right reply of few of 40 contexts; one word leads the others to a wrong reply."""
+    run, _ = run_of(tmp_path)
+    sure = np.flatnonzero(~choose_hidden(40, NO_ANSWER, 0))[:n_sure]
+    lists = [
+        Example((f"one{i} two{i}",), (f"see one{i} two{i}" if i in sure else f"at{i}", f"see one{i}"), (0,), f"d{i}")
+        for i in range(40)
+    ]
+    run.data = replace(run.data, lists=lists, tests=lists[:2])
+    bm25 = BM25().fit([text for one in lists for text in one.candidates])
+    encoder = polyrank.load(tiny_encoders["bi"])
+    assert isinstance(encoder, Encoder)
+    ranker = polyrank.Ranker([(EncoderTerm(encoder), (1e-6,)), (LexicalTerm(bm25), (1.0,))])
+    rows = [{"name": "bm25", "kind": "words", "weights": {"score": 1.0}, "milliseconds": 1.0}]
+    run.tuning = Tuning(ranker, True, "a", rows, [], {}, 40, HeldOut(np.zeros(40), np.ones(40), np.ones(40)))
+    threshold = run.finish("data", 0.9).report["threshold"]
+    rule = polyrank.load(tmp_path / "ranker").abstention
+    if n_sure == 1:
+        problem = "only 2.5% of contexts would get an answer if 90% had to be right"
+        assert (rule, threshold) == (None, {"precision": 0.9, "problem": problem})
+    else:
+        assert rule is not None
+        assert (threshold["chosen"]["coverage"], threshold["chosen"]["precision"]) == (0.05, 1.0)

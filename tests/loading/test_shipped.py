@@ -63,9 +63,13 @@ def test_an_index_made_with_it_opens_from_anywhere(tmp_path: Path, monkeypatch: 
     assert retriever.respond([Context(("I saw a great film yesterday",))], k=1)[0][0].text == replies[1].text
 
 
-def test_an_unknown_shipped_name_lists_the_available_ones() -> None:
+def test_an_unknown_shipped_name_lists_the_available_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="shipped:other does not ship with polyrank; use one of convert"):
         load("shipped:other")
+    for package, end in (("polyrank", ""), ("polyrank_none", "; install polyrank-models for more")):
+        monkeypatch.setattr("polyrank.config.names.MODELS_PACKAGE", package)
+        with pytest.raises(UsageError, match=f", or give a model folder{end}$"):
+            load("shipped:other")
     with pytest.raises(UsageError, match="does not ship"):
         model_folder("shipped:../convert")
     assert not model_exists("no/such/folder")

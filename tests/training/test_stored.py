@@ -147,6 +147,20 @@ def test_files_of_a_folder_form_one_set_and_are_stored_once(tmp_path: Path) -> N
         resolve_data(tmp_path / "none-*.jsonl")
 
 
+def test_each_choice_of_one_file_has_its_own_examples(tmp_path: Path) -> None:
+    said = [{"speaker": who, "text": f"{who} {i}"} for i, who in enumerate(["customer", "agent"] * 3)]
+    write_rows(tmp_path / "dialogues.jsonl", [{"turns": said}])
+    both = {"context": ["a"], "response": "b", "candidates": ["b", "c"], "relevant": [0]}
+    write_rows(tmp_path / "lists.jsonl", [both])
+    choices: list[tuple[str, dict[str, Any]]] = [
+        *(("dialogues", {"speaker": speaker}) for speaker in (None, "agent", "customer", "agent")),
+        *(("lists", {"kind": kind}) for kind in ("pairs", "candidates", "pairs", None)),
+    ]
+    for name, options in choices:
+        path = tmp_path / f"{name}.jsonl"
+        assert list(stored(path, **options)) == read_examples(path, **options).examples, options
+
+
 def test_bad_rows_are_an_error_or_reported(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"context": "a", "response": "b"}\n{"context": 3}\n', "utf-8")
@@ -156,6 +170,8 @@ def test_bad_rows_are_an_error_or_reported(tmp_path: Path) -> None:
     said: list[str] = []
     assert len(stored(path, skip_bad=True, notify=said.append)) == 1
     assert any("1 bad row left out" in line for line in said)
+    with pytest.raises(DataError, match=r"train\.jsonl:2:"):  # what another call skipped is not skipped
+        stored(path)
 
 
 def test_negatives_from_a_pool_with_duplicates_are_distinct() -> None:
