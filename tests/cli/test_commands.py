@@ -287,6 +287,21 @@ def test_a_split_has_the_requested_shares(shares: str, expected: list[int], tmp_
         assert (f'{name} = "{name}.jsonl"' in recipe) == (n > 0)
 
 
+def test_a_limit_of_mined_examples_does_not_hide_the_right_answers_of_the_others(tmp_path: Path) -> None:
+    said = [("my wifi", "restart it"), ("my router", "reset it"), ("my light", "press it"), ("my wifi", "reset it")]
+    rows = [{"context": [context], "response": response} for context, response in said]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    for limit in (2, 3, 4):
+        out = tmp_path / f"{limit}.jsonl"
+        made = invoke("mine", tmp_path / "pairs.jsonl", "--from", "bm25", "-o", out, "-n", "3", "--limit", str(limit))
+        assert made.exit_code == 0, made.exception
+        mined = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+        wrong = [{*row["candidates"]} - {row["candidates"][n] for n in row["relevant"]} for row in mined]
+        assert wrong[0] == {"press it"} - ({"press it"} if limit == 2 else set())
+        assert wrong[1] == {"restart it", "press it"} - ({"press it"} if limit == 2 else set())
+        assert len(mined) == limit
+
+
 def test_frequent_replies_become_a_catalogue(files: Path, tmp_path: Path) -> None:
     out = tmp_path / "replies.jsonl"
     arguments = ("import", "replies", files / "dialogues.jsonl", "--from-dialogues", "--speaker", "agent")

@@ -283,6 +283,8 @@ def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> Non
     shutil.copytree(runs / "low" / "seed-2", tmp_path / "seed-9")
     (moved,) = resolve_runs([str(tmp_path / "seed-9")])
     assert moved.seed == 2  # the training's seed, whatever the folder's name
+    shutil.copytree(runs / "low" / "seed-0" / "model", tmp_path / "plain")
+    assert [member.seed for member in resolve_runs([str(tmp_path / "plain")])] == [0]
 
 
 def test_evaluate_accepts_a_run_of_several_seeds(runs: Path) -> None:

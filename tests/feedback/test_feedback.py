@@ -647,8 +647,10 @@ def test_one_command_trains_on_feedback(tmp_path: Path) -> None:
             replies = tuple(replace(reply, text=f"{reply.text} to {number % 7}") for reply in request.replies)
             store.record(replace(request, replies=replies), Outcome(f"{number}", "taken", "abc"[number % 3]))
     command = ["feedback", "train", tmp_path / "kept.db", "shipped:convert", "-o", tmp_path / "next"]
-    done = run(*command, "--set", "train.epochs=1")
+    done = run(*command, "--set", "train.epochs=1", "--since", "2026-01-06")
     assert done.returncode == 0, done.stderr
+    used = {one.context for one in read_examples(tmp_path / "next" / "used.jsonl").examples}
+    assert used == {(f"question {number}",) for number in range(12, 40)}  # the first twelve are of Monday
     assert "shipped:convert" in done.stdout
     assert "next/run/model" in done.stdout.replace("\n", "")
     recipe = (tmp_path / "next" / "recipe.toml").read_text("utf-8")

@@ -3,16 +3,18 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from polyrank.devices.choice import cpu_has_bf16
 from polyrank.index.protocol import Block
 from polyrank.search import search
 from polyrank.search.best import Best
-from polyrank.search.kernels import FORMS
+from polyrank.search.kernels import FORMS, package
 from polyrank.search.profile import (
     PROFILES,
     SHIPPED,
@@ -166,3 +168,19 @@ def test_costs_are_milliseconds_of_100_000_candidates() -> None:
     assert _unit(0.5, 200_000) == 250.0
     assert _unit(0.002, 1000) == 200.0
     assert _unit(0.0, 1000) > 0.0
+
+
+def test_each_cost_is_of_its_numbers_of_candidates_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock with which every measured call takes a second."""
+    from polyrank.bench import profile as bench
+
+    for name, value in (("N", 256), ("CHUNK", 128), ("APART", 4), ("MANY", 32)):
+        monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr("polyrank.search.blocks.perf_counter", count().__next__)
+    monkeypatch.setattr("polyrank.search.blocks.REPEATS", 1)
+    found, ms = bench.measure_profile(), 1e3 * 1e5
+    assert found.plain == (ms / 256, ms / 256 / 32)
+    assert found.bf16 == (found.plain if cpu_has_bf16() else Profile().bf16)
+    assert (found.exp, found.fine, found.apart) == (ms / 128 / 32, ms / 64 / 32, ms / 4)
+    assert found.subspace == (1e3, 1e-4)  # sixteen columns take as long as all
+    assert found.compiled_exp == (found.exp if package() is not None else Profile().compiled_exp)
