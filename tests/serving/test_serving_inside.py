@@ -707,7 +707,7 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
         ("/v1/respond", {"context": "a", "model": "tiny"}, 400, "model", "tiny is a model and has no replies; use"),
         ("/v1/respond", {"context": "a", "model": "b" * 200}, 404, "model", f"model '{'b' * 97}...' is not served;"),
         ("/v1/respond", {"context": ["a"] * 5}, 422, "context", "context has 5 turns, the limit is 4; send"),
-        ("/v1/respond", {"context": ["a"] * 4, "background": ["b"]}, 422, "context", "context has 4 turns, the limit"),
+        ("/v1/respond", {"context": ["a"] * 2, "background": ["b"] * 3}, 422, "context", "context has 5 turns and"),
         ("/v1/respond", {"context": ["a", "b" * 601]}, 422, "context[1]", "context[1] has 601 characters, the limit"),
         ("/v1/score", {"context": "a", "candidates": ["b"] * 7}, 422, "candidates", "candidates has 7 entries, the"),
         ("/v1/score", {"context": "a"}, 422, "candidates", "candidates: Field required"),

@@ -145,8 +145,8 @@ class Server:
             HttpError: it is empty, has too many turns, or one that is too long.
         """
         turns = as_tuple(context, "context")
-        if len(turns) + len(background) > self.limits.turns:
-            refuse_size("context", len(turns), "turns", self.limits.turns, "the last ones")
+        if (n := len(turns) + len(background)) > self.limits.turns:
+            refuse_size("context", n, "turns and background texts", self.limits.turns, "the last ones")
         for position, turn in enumerate(turns):  # a turn may consist of several parts of a message
             if len(turn) > self.limits.characters:
                 refuse_size(f"context[{position}]", len(turn), "characters", self.limits.characters, "a shorter text")
