@@ -18,7 +18,7 @@ from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model
 from polyrank.loading.backbones import BackboneRef
 from polyrank.loading.folders import models_inside, stamp
-from polyrank.loading.hub import connect_to_hub
+from polyrank.loading.hub import connect_to_hub, hub_folder
 from polyrank.loading.models import absolute_name, check_apart, model_folder, moved_name, portable_name, resolved_name
 from polyrank.loading.recipes import _start, load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs, unfinished_seeds
@@ -84,6 +84,22 @@ def test_a_download_that_fails_names_its_reason_and_the_remedy(monkeypatch: pyte
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(OfflineError, match=r"^cannot download hf:me/support from the Hub \(RuntimeError\); "):
         hub.hub_folder("hf:me/support")
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_downloaded_model_is_found_by_the_name_of_its_revision(tmp_path: Path) -> None:
+    copy = tmp_path / "hub" / "models--me--support"
+    (copy / "refs").mkdir(parents=True)
+    commits = {"main": "a" * 40, "v1": "b" * 40, "v2": "c" * 40}
+    for name, commit in commits.items():
+        (copy / "snapshots" / commit).mkdir(parents=True)
+        (copy / "refs" / name).write_text(commit)
+    for name, commit in commits.items():
+        for revision in (name, commit):
+            assert hub_folder(f"hf:me/support@{revision}") == copy / "snapshots" / commit
+    assert hub_folder("hf:me/support") == copy / "snapshots" / commits["main"]
+    with pytest.raises(OfflineError, match="hf:me/support@v3 is not a local folder and has not been downloaded"):
+        hub_folder("hf:me/support@v3")
 
 
 @pytest.mark.parametrize("variable", ["https_proxy", "all_proxy"])
@@ -354,6 +370,27 @@ def test_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "seed-3").write_text("")
     assert [folder.name for folder in seeds_inside(tmp_path)] == ["seed-2", "seed-10"]
+
+
+def test_a_reranker_comes_only_with_the_encoder_that_it_corrects(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    bi, poly = (resolve_model(tiny_encoders[name]) for name in ("bi", "poly"))
+    ref = replace(bi, name="second", corrects=bi.fingerprint, first_stage=bi.name)
+    assert ref.stages() == (bi, ref)
+    with pytest.raises(
+        ArtifactError, match=rf"scores of encoder {bi.fingerprint[:12]}, but .* is now {poly.fingerprint[:12]}"
+    ):
+        replace(ref, first_stage=poly.name).stages()
+    with pytest.raises(UsageError, match="which does not exist; restore it"):
+        replace(ref, first_stage=str(tmp_path / "gone")).stages()
+    with pytest.raises(
+        UsageError, match=f"the scores of another encoder, {bi.fingerprint[:12]}, and cannot rank alone"
+    ):
+        replace(ref, first_stage="").stages()
+    untuned = replace(ref, first_stage="untuned:embedded")  # its fingerprint is computed on opening
+    assert [one.name for one in untuned.stages()] == ["untuned:embedded", "second"]
+    assert bi.stages() == (bi,)
 
 
 @pytest.mark.usefixtures("offline")

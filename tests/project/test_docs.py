@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import polyrank
+from polyrank import errors
 from syntax import nodes
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,21 @@ def test_quoted_messages_exist() -> None:
     quoted = re.findall(r"^\| `([^`]+)` \|", tables, re.MULTILINE)
     assert len(quoted) > 30
     assert not [text for text in quoted if text not in known and not text.startswith("file:line")]
+
+
+def test_every_error_has_the_exit_code_that_the_tables_state() -> None:
+    """In the docstring's tree, which also shows each error's base class, and on the page of messages."""
+    tree = re.findall(r"^([^\w\n]*)(\w+Error) +(\d)", errors.__doc__ or "", re.MULTILINE)
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert [(name, int(code)) for _, name, code in tree] == [(kind.__name__, kind.exit_code) for kind in kinds]
+    above = [
+        next((kind for indent, kind, _ in tree[n::-1] if len(indent) < len(tree[n][0])), "") for n in range(len(tree))
+    ]
+    assert above[1:] == [kind.__bases__[0].__name__ for kind in kinds[1:]]
+    rows = re.findall(r"^\| (\d) \| (`.*?`) \|", (DOCS / "messages.md").read_text("utf-8"), re.MULTILINE)
+    assert [int(code) for code, _ in rows] == sorted({kind.exit_code for kind in kinds})
+    for code, names in rows:
+        assert {getattr(errors, name).exit_code for name in re.findall(r"\w+", names)} == {int(code)}
 
 
 def test_every_public_name_has_an_example() -> None:
