@@ -29,7 +29,7 @@ from polyrank.models import Convert, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
-from polyrank.storage.document import seal
+from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import write_file
 from polyrank.text import ConvertTexts
 from polyrank.training import FitResult, fit_together, loop
@@ -38,8 +38,10 @@ from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.inputs import InBatch, Positions
 from polyrank.training.learner import Learner, Loss
+from polyrank.training.pretraining.run import PRETRAINING
 from polyrank.training.run import TRAINING
 from polyrank.training.run_document import RECIPE, check_same_inputs, run_document
+from polyrank.training.run_folder import RunKind
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import InBatchStep
 from train_settings import train_config
@@ -250,6 +252,26 @@ def test_what_a_run_without_a_checkpoint_left_is_not_used(tmp_path: Path) -> Non
     TRAINING.check_folder(tmp_path, resume=False, overwrite=False)
     assert TRAINING.begin(tmp_path, {}, longer=False, notify=print) is None
     assert not (tmp_path / "mined-0.npy").exists()
+
+
+@pytest.mark.parametrize("kind", [TRAINING, PRETRAINING], ids=["training", "pre-training"])
+def test_a_finished_run_that_gets_more_steps_is_unfinished_until_it_ends_again(
+    story: Story, tmp_path: Path, kind: RunKind
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(story.broken, folder)
+    begin, said = partial(kind.begin, folder, notify=lambda text: said.append(text)), list[str]()
+    assert begin({"steps": 9}, longer=False) is None
+    kind.end(folder, {"reached": 1})
+    assert begin({"steps": 9}, longer=False) == {"reached": 1}
+    assert begin({"steps": 20}, longer=True) is None
+    assert said == [f"{folder} is finished", f"{folder} continues after its 9 steps"]
+    assert begin({"steps": 20}, longer=False) is None  # it was interrupted
+    assert (read_document(folder, kind.recipe)["steps"], said[2:]) == (20, [])
+    kind.end(folder, {"reached": 2})
+    assert begin({"steps": 20}, longer=False) == {"reached": 2}
+    assert begin({"steps": 20}, longer=None) is None
+    assert not kind.has_begun(folder)
 
 
 @pytest.mark.parametrize("change", ["one more", "another order", "another text"])

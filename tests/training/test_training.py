@@ -354,6 +354,28 @@ def test_the_recipe_selects_a_batchs_negatives(tiny_backbone: Path, negatives: A
     assert n == n_columns or (negatives and negatives.sources == ("random",) and 4 < n <= n_columns)
 
 
+@pytest.mark.parametrize("sources", [("given",), ("random",), ("given", "random"), ("random", "given")])
+def test_negatives_follow_every_setting_of_the_recipe(sources: Any, tmp_path: Path) -> None:
+    """Number, seed and redrawing, whatever their source; no right answer to the context is among them."""
+    wrong = [f"wrong {n}" for n in range(40)]
+    first = Example(("hi",), ("hello", "hey", *wrong), (0,))
+    data = [first, Example(("hi",), ("hey",), (0,)), *(Example((f"ask {n}",), (f"said {n}",), (0,)) for n in range(40))]
+
+    def lists(*, seed: int = 1, **changes: Any) -> list[list[str]]:
+        settings = NegativesConfig(sources=sources, **{"n": 6, **changes})
+        return [make_negatives([], settings, data, seed=seed, folder=tmp_path)(0, first, epoch) for epoch in range(3)]
+
+    texts_of = {"given": wrong, "random": [f"said {n}" for n in range(40)]}
+    allowed = {text for source in sources for text in texts_of[source]}
+    for n in (1, 6, 9):
+        assert all(len(row) == len({*row} & allowed) == n for row in lists(n=n))
+    drawn, fixed = lists(), lists(redraw=False)
+    assert len({*map(tuple, drawn)}) == 3
+    assert fixed == [drawn[0]] * 3
+    assert lists() == drawn
+    assert lists(seed=2, redraw=False)[0] != drawn[0]
+
+
 def test_given_negatives_need_lists(tiny_backbone: Path, tmp_path: Path) -> None:
     settings = NegativesConfig(sources=("given",))
     with pytest.raises(DataError, match='has no other source; add "random"'):
