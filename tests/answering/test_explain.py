@@ -1,5 +1,6 @@
 """Explanations: shares are the terms of a score that is a sum, and otherwise the loss without the part."""
 
+import html
 import json
 import math
 import re
@@ -549,6 +550,30 @@ def test_a_page_colours_tokens_by_the_largest_share_of_any_text() -> None:
         page = Explanation(1.0, "sum", True, turns, background, 0.0, side)._repr_html_()
         wanted = [shares(one.text, [(0, 1, one.tokens[0].share)], 4.0) for one in (*background, *turns, side)]
         assert re.findall(r"</b> (.*?)</p>", page) == wanted
+
+
+@given(
+    st.text(st.sampled_from("ab<&> é"), max_size=12),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.floats(-2, 2)), max_size=6),
+)
+def test_a_page_shows_each_character_once_in_the_colour_of_its_first_token(
+    text: str, spans: list[tuple[int, int, float]]
+) -> None:
+    """Tokens may overlap, and lie inside each other."""
+    tokens = sorted((*sorted(min(len(text), place) for place in pair), share) for *pair, share in spans)
+    first = [next((share for start, end, share in tokens if start <= n < end), None) for n in range(len(text))]
+    shown: list[tuple[str, tuple[str, ...]]] = []
+    for plain, title, colour, coloured in re.findall(
+        r'([^<]+)|<span title="(.*?)" style="background:rgba\((.*?)\)">(.*?)</span>', shares(text, tokens, 2.0)
+    ):
+        shown += [(letter, (title, colour)) for letter in html.unescape(plain or coloured)]
+    wanted = [
+        ("", "")
+        if share is None
+        else (f"{share:+.4f}", f"{'0,140,0' if share >= 0 else '200,0,0'},{abs(share) / 4:.2f}")
+        for share in first
+    ]
+    assert shown == list(zip(text, wanted, strict=True))
 
 
 def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -> None:

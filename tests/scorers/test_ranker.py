@@ -25,7 +25,7 @@ from polyrank.ranking.abstention import Abstention
 from polyrank.records import ContextLike, contexts_of
 from polyrank.scorers import terms as kinds_of_terms
 from polyrank.scorers.explanation import TokenShare, by_word
-from polyrank.scorers.joined import Joined
+from polyrank.scorers.joined import Joined, Scaled
 from polyrank.scorers.left_out import reader
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.ranker import as_ranker, load_ranker
@@ -195,6 +195,25 @@ def test_fingerprints_differ_with_terms_weights_and_shortlists() -> None:
     unknown.fingerprint = ""
     assert Joined([WordEncoder("encoder", 1), unknown]).fingerprint == ""
     assert Ranker([part("words"), (EncoderTerm(unknown), (1.0,))]).fingerprint == ""
+
+
+def test_an_index_of_joined_encoders_opens_only_with_the_same_ones_in_their_order_and_with_their_weights(
+    tmp_path: Path,
+) -> None:
+    def made() -> list[Joined]:
+        one, other = WordEncoder("one", 1), WordEncoder("other", 2)
+        orders = [[one], [other], [one, other], [other, one], [one, one], [one, one, other], [one, other, one]]
+        weighted = [[Scaled(one, weight), other] for weight in (0.5, float(np.nextafter(0.5, 1)), 1.0)]
+        return [Joined(parts) for parts in (*orders, *weighted, [one, Scaled(other, 0.5)])]
+
+    prints = [joined.fingerprint for joined in made()]
+    assert len(set(prints)) == len(prints)
+    assert prints == [joined.fingerprint for joined in made()]
+    both, swapped = made()[2:4]
+    build_index(tmp_path / "index", both, TEXTS, name="both")
+    Replies(both, open_index(tmp_path / "index"))
+    with pytest.raises(ArtifactError, match="was made by encoder"):
+        Replies(swapped, open_index(tmp_path / "index"))
 
 
 @pytest.mark.parametrize("more", [["counts"], ["words"], ["cross"], ["counts", "words", "lexical", "cross"]])

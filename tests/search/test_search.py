@@ -694,14 +694,20 @@ def test_compiled_means_propagate_nan(value: float) -> None:
 
 
 def test_compiled_loops_of_another_version_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "polyrank_kernels.py").write_text("library = None\n", "utf-8")  # the first version had no API
     monkeypatch.setitem(sys.modules, "polyrank_kernels", None)
-    monkeypatch.delitem(sys.modules, "polyrank_kernels")
-    monkeypatch.syspath_prepend(tmp_path)
-    kernels.package.cache_clear()
     try:
-        with pytest.raises(ConfigError, match="install the polyrank-kernels released with it"):
-            kernels.package()
+        for version in (None, 1, kernels.API - 1, kernels.API + 1, kernels.API):  # the first had no API
+            folder = tmp_path / str(version)
+            folder.mkdir()
+            (folder / "polyrank_kernels.py").write_text("" if version is None else f"API = {version}\n", "utf-8")
+            monkeypatch.delitem(sys.modules, "polyrank_kernels")
+            monkeypatch.syspath_prepend(folder)
+            kernels.package.cache_clear()
+            if version == kernels.API:
+                assert kernels.package().__file__ == str(folder / "polyrank_kernels.py")
+                continue
+            with pytest.raises(ConfigError, match=f"version {version or 1} of .*install the polyrank-kernels released"):
+                kernels.package()
     finally:
         kernels.package.cache_clear()
 
