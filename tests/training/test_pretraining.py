@@ -40,7 +40,7 @@ from polyrank.training.pretraining.batches import (
     pair_lengths,
 )
 from polyrank.training.pretraining.objectives import compute_losses, count_targets
-from polyrank.training.pretraining.step import PairBatch, PairBatches, PretrainStep
+from polyrank.training.pretraining.step import VALID_SEED, PairBatch, PairBatches, PretrainStep, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs
 from shared_fixtures import WORDS
 
@@ -695,6 +695,20 @@ def test_a_backbone_is_pretrained_further(mean_pooled_backbone: Path, dialogues:
     assert 0 < max(moved.values()) < 0.01
     said = records(tmp_path / "run")
     assert {"masked_lm_loss", "masked_lm_accuracy", "next_utterance_loss", "next_utterance_accuracy"} <= said[0].keys()
+
+
+def test_every_seed_is_validated_on_the_same_pairs_masks_and_random_responses(
+    dialogues: Path, pairs: Pairs, subwords: Subwords, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """At a learning rate of 0, so the new heads, which depend on the seed, stay as they are."""
+    changes = ["train.steps=1", "train.lr=0.0", "train.objectives=joint"]
+    for seed in (1, 2):
+        tables = {"model": {"backbone": str(tiny_backbone)}, "vocabulary": None}
+        recipe = plan(dialogues, tmp_path / str(seed), *changes, f"train.seed={seed}", **tables)
+        pretrain(recipe)
+        same = PairBatches(pairs.first(20), subwords, recipe, VALID_SEED)
+        expected = validate(pretraining_network(load_backbone(tiny_backbone), seed), same, CPU)
+        assert records(tmp_path / str(seed))[-1]["valid"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
