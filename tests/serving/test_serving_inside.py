@@ -343,9 +343,13 @@ def test_a_prefix_makes_a_text_a_context(tiny_encoders: dict[str, Path], caplog:
         warned = post(client, "/v1/embeddings", input=texts)["meta"]["warnings"]
         assert warned == post(client, "/v2/embed", texts=texts)["meta"]["warnings"]
         assert client.post("/embed", json={"inputs": texts}).headers["x-warnings"] == warned[0]
-        assert "meta" not in post(client, "/v1/embeddings", input=texts, model="bi:candidate")
+        for side in ("query", "candidate"):
+            assert "meta" not in post(client, "/v1/embeddings", input=texts, model=f"bi:{side}")
+        for side in ("query", "document"):
+            assert "meta" not in post(client, "/v1/embeddings", input=texts, input_type=side)
+            assert "warnings" not in post(client, "/v2/embed", texts=texts, input_type=f"search_{side}")["meta"]
     assert "names no side, so its texts were encoded as candidates; send model bi:query" in warned[0]
-    assert [json.loads(record.message).get("warnings") for record in caplog.records][-4:] == [warned] * 3 + [None]
+    assert [json.loads(record.message).get("warnings") for record in caplog.records][-9:] == [warned] * 3 + [None] * 6
 
 
 def test_a_second_stage_is_preferred_and_names_share_a_model(tiny_backbone: Path, name: str, tmp_path: Path) -> None:
@@ -377,6 +381,8 @@ def test_paths_origins_and_ids(name: str, caplog: pytest.LogCaptureFixture) -> N
             assert (answer.status_code, answer.json()["id"]) == (200, "mine-1")
             assert (answer.headers["x-request-id"], answer.headers["traceparent"]) == ("mine-1", trace)
             assert answer.headers["access-control-allow-origin"] == "https://desk.example"
+            exposed = answer.headers["access-control-expose-headers"].split(", ")
+            assert sorted(exposed) == ["retry-after", "x-request-id", "x-warnings"]
         logged = json.loads(caplog.records[-1].message)
         assert (logged["request_id"], logged["traceparent"]) == ("mine-1", trace)
         other = client.post(
