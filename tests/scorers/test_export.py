@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from polyrank.loading.models import Backend, export_folder
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.backbone import Backbone
+from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.records import Context, Example
 from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.cross import CrossScorer
@@ -49,13 +50,14 @@ CONTEXTS = [
 ]
 CANDIDATES = ["restart the router please", "hi", "is the light green", "", "thanks the bill is too high " * 8]
 BACKENDS: list[Backend] = ["onnx", "openvino"]
+STATED = Relevance(scale=2.0, offset=-1.0, error=0.1)
 LIBRARIES = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 def make(folder: Path, backbone: Path, kind: type[Any], *, seed: int = 0, **settings: Any) -> Path:
     config: ModelConfig = kind(backbone=str(backbone), **settings)
     model, texts, config = new_model(config, POLICY, seed=seed, sample=CANDIDATES)
-    save_model(folder, model, texts, config)
+    save_model(folder, model, texts, config, metadata={RELEVANCE: asdict(STATED)})
     return folder
 
 
@@ -93,7 +95,8 @@ def test_an_export_scores_as_the_network_does(
     path = make(tmp_path / "m", tiny_backbone, kind, **settings)
     assert export_model(path, backend) >= 0.9999
     exported, reference = load_exported(path, backend, precision="fp32"), load(path, precision="fp32")
-    assert exported.fingerprint == reference.fingerprint
+    assert (exported.fingerprint, exported.relevance) == (reference.fingerprint, reference.relevance)
+    assert exported.relevance == STATED
     lists = [CANDIDATES[: 1 + row] for row in range(len(CONTEXTS))]
     expected = reference.score(CONTEXTS, lists)
     for found, right in zip(exported.score(CONTEXTS, lists), expected, strict=True):
