@@ -224,7 +224,10 @@ def test_servers_that_fork_lose_no_change_and_mix_up_no_answer(kind: str, tmp_pa
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads, which is the case here
 def test_all_locks_are_free_in_a_child_and_as_before_in_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyrank.storage.forks.WAIT_S", 0.05)
-    held, free = [new_lock() for _ in range(12)], [new_lock(), new_lock(), new_rlock()]
+    held, free = (
+        [*(new_lock() for _ in range(6)), *(new_rlock() for _ in range(6))],
+        [new_lock(), new_lock(), new_rlock()],
+    )
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -233,7 +236,7 @@ def test_all_locks_are_free_in_a_child_and_as_before_in_its_parent(monkeypatch: 
         inside.set()
         leave.wait()
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)  # so that a failure does not wait for it
     thread.start()
     inside.wait()
     began = time.monotonic()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from polyrank.config.models import TextPolicy
@@ -14,7 +15,7 @@ from polyrank.text.messages import MessageTexts
 from polyrank.text.subwords import Subwords
 
 SAID, ANSWERED = [f"a{n}" for n in range(40)], [f"b{n}" for n in range(40)]
-WORDS = ["<pad>", "<end>", "user", "query", "document", "system", "sys", "sysc", *SAID, *ANSWERED]
+WORDS = ["<pad>", "<end>", "user", "query", "document", "system", "sys", "sysc", "|", *SAID, *ANSWERED]
 N_AROUND = 2  # words of the template around each text
 
 
@@ -31,6 +32,7 @@ def message_texts(
     context: int, candidate: int, pair: int, prompts: tuple[str, str] = ("", ""), **settings: Any
 ) -> MessageTexts:
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<pad>"))
+    tokenizer.normalizer = Replace("\n", " | ")  # the end of a line is a token
     tokenizer.pre_tokenizer = WhitespaceSplit()
     policy = TextPolicy(max_context_tokens=context, max_candidate_tokens=candidate)
     return MessageTexts(
@@ -75,6 +77,17 @@ def test_a_context_keeps_its_end_and_a_candidate_its_start(n: int) -> None:
     assert (len(texts.cut.contexts), len(texts.cut.candidates)) == (n > in_context, n > in_candidate)
     with pytest.raises(ConfigError, match="the model needs 5 tokens for its chat template alone, and 4 are allowed"):
         message_texts(4, 10, 50, ("sys", "")).context_ids(Context(("a1",)))
+
+
+def test_a_model_reads_facts_before_the_turns_each_on_a_line_and_loses_facts_first() -> None:
+    context = Context(("a2", "a3"), ("a0", "a1"))
+    lines = ["a0", "|", "a1", "|", "a2", "|", "a3", "<end>"]
+    texts = message_texts(20, 20, 20)
+    assert words(texts.context_ids(context)) == ["user", *lines]
+    assert words(texts.pair_ids(context, "b0")[0]) == ["query", *lines, "document", "b0", "<end>"]
+    assert words(texts.context_ids(Context(("a2", "a3")))) == ["user", *lines[4:]]
+    for n in range(len(lines)):
+        assert words(message_texts(1 + len(lines) - n, 20, 20).context_ids(context)) == ["user", *lines[n:]]
 
 
 def test_everything_that_changes_ids_is_in_the_key() -> None:
