@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polyrank.cli import arguments
-from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.models import MODEL, BiConfig, TextPolicy
 from polyrank.config.runs import seeds_inside
 from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
@@ -29,6 +29,7 @@ from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.serving.served import Served
+from polyrank.storage.document import read_document, seal
 
 
 @pytest.fixture
@@ -183,6 +184,22 @@ def test_seeds_in_the_working_directory_are_of_one_model(
     monkeypatch.chdir(tmp_path)
     found = resolve_runs(["seed-1/model", "seed-2/model"])
     assert [(one.group, one.seed) for one in found] == [(".", 1), (".", 2)]
+
+
+def test_the_seed_of_a_model_is_that_of_its_training_or_else_of_its_folder(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    document = read_document(tiny_encoders["bi"], MODEL)
+    wanted: dict[str, int | None] = {"bm25": None}
+    for place in ("run", "seed-7"):
+        for stated in (None, 0, 3):
+            folder = tmp_path / place / f"{stated}"
+            folder.mkdir(parents=True)
+            (folder / MODEL.file).write_bytes(
+                seal({**document, "metadata": {} if stated is None else {"seed": stated}}, MODEL)
+            )
+            wanted[str(folder)] = (7 if place == "seed-7" else None) if stated is None else stated
+    assert {one.name: one.seed for one in resolve_runs(list(wanted))} == wanted
 
 
 def test_the_models_of_a_mutual_training_are_those_of_each_network_by_seed(

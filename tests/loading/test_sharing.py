@@ -12,6 +12,7 @@ import pytest
 
 from local_hub import TOKEN, Hub, local_hub
 from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.loading.sharing import push_model
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 
@@ -96,6 +97,21 @@ def test_a_pushed_model_is_loaded_by_its_name_and_pushed_from_python(
     by_python = hub.files("me/loaded")
     assert by_python is not None
     assert by_python[1] == files
+
+
+def test_a_repository_is_public_or_private_from_its_first_push_on(
+    hub: Hub, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    for name, private in (("open", False), ("closed", True)):
+        for later in (private, not private):
+            push_model(model, f"hf:me/{name}", private=later)
+            assert bool(hub.private[f"me/{name}"]) is private
+        assert len(hub.commits[f"me/{name}"]) == 2
 
 
 REFUSED = """

@@ -1,6 +1,7 @@
 """Parts of a server alone, with several of each: processes, parts of a list, keys, wrong entries, equal scores."""
 
 import asyncio
+import base64
 import multiprocessing
 import stat
 import time
@@ -167,14 +168,16 @@ def test_chunks_are_counted_for_each_request_of_a_connection(monkeypatch: pytest
 
 
 def test_a_key_of_any_characters_is_sent_in_either_encoding(tmp_path: Path) -> None:
-    secrets = ["é" * 20, "naïve-pass-ÿ-phrase", "plain-key-of-length"]
+    secrets = ["é" * 20, "naïve-pass-ÿ-phrase", "plain-key-of-length", ":a-key:with-colons::"]
     (tmp_path / "keys").write_text("".join(f"k{n} write {secret}\n" for n, secret in enumerate(secrets)), "utf-8")
     keys = Keys.read(tmp_path / "keys")
     for n, secret in enumerate(secrets):
         for encoding in ("utf-8", "latin-1"):
-            key = keys.admit(b"Bearer " + secret.encode(encoding))
-            assert key is not None
-            assert key.name == f"k{n}"
+            sent = [b"Bearer " + secret.encode(encoding)]
+            sent += [b"Basic " + base64.b64encode(f"{user}:{secret}".encode(encoding)) for user in ("", "me")]
+            for key in map(keys.admit, sent):
+                assert key is not None
+                assert key.name == f"k{n}"
         assert keys.admit(b"Bearer " + secret[:-1].encode()) is None
 
 
