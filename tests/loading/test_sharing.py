@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from local_hub import TOKEN, Hub, local_hub
-from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.models import MODEL, BiConfig, TextPolicy
+from polyrank.loading.hub import hub_folder
 from polyrank.loading.sharing import push_model
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from polyrank.storage.document import read_document, seal
 
 METADATA = {"recipe": {"output": "/home/somebody/run", "data": {"train": "/home/somebody/chats.jsonl"}}, "seed": 1}
 
@@ -99,19 +101,50 @@ def test_a_pushed_model_is_loaded_by_its_name_and_pushed_from_python(
     assert by_python[1] == files
 
 
-def test_a_repository_is_public_or_private_from_its_first_push_on(
-    hub: Hub, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def here(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub, which this process uses with an empty cache."""
     from huggingface_hub import constants
 
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
+    return hub
+
+
+def test_a_repository_is_public_or_private_from_its_first_push_on(here: Hub, model: Path) -> None:
     for name, private in (("open", False), ("closed", True)):
         for later in (private, not private):
             push_model(model, f"hf:me/{name}", private=later)
-            assert bool(hub.private[f"me/{name}"]) is private
-        assert len(hub.commits[f"me/{name}"]) == 2
+            assert bool(here.private[f"me/{name}"]) is private
+        assert len(here.commits[f"me/{name}"]) == 2
+
+
+def test_a_pushed_model_names_its_first_stage_only_where_others_find_it(here: Hub, model: Path) -> None:
+    document = read_document(model, MODEL)
+    for number, (name, kept) in enumerate((("../bi", None), ("./bi", None), ("shipped:minilm", "shipped:minilm"))):
+        metadata = {"first_stage": "f" * 64, "first_stage_name": name}
+        (model / MODEL.file).write_bytes(seal({**document, "metadata": metadata}, MODEL))
+        push_model(model, f"hf:me/second-{number}")
+        pushed = here.files(f"me/second-{number}")
+        assert pushed is not None
+        sent = json.loads(pushed[1][MODEL.file])["metadata"]
+        assert (sent["first_stage"], sent.get("first_stage_name")) == ("f" * 64, kept)
+
+
+def test_only_files_that_a_model_may_need_are_downloaded(here: Hub) -> None:
+    needed = ["config.json", "1_Pooling/config.json", "model.safetensors", "vocab.txt", "merges.txt", "spiece.model"]
+    others = ["pytorch_model.bin", "modeling.py", "README.md", "model.onnx", "weights.pkl"]
+    files = {name: name.encode() for name in (*needed, *others)}
+    here.commits["me/files"] = [("a" * 40, dict.fromkeys(files, b"old")), ("b" * 40, files)]
+    for name, content in (("hf:me/files", None), (f"hf:me/files@{'a' * 40}", b"old")):
+        folder = hub_folder(name)
+        found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+        assert found == {path: content or path.encode() for path in needed}
 
 
 REFUSED = """

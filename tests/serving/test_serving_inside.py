@@ -343,13 +343,14 @@ def test_a_prefix_makes_a_text_a_context(tiny_encoders: dict[str, Path], caplog:
         warned = post(client, "/v1/embeddings", input=texts)["meta"]["warnings"]
         assert warned == post(client, "/v2/embed", texts=texts)["meta"]["warnings"]
         assert client.post("/embed", json={"inputs": texts}).headers["x-warnings"] == warned[0]
+        assert warned == post(client, "/v1/embeddings", input=texts, model="bi:latest")["meta"]["warnings"]  # by Ollama
         for side in ("query", "candidate"):
             assert "meta" not in post(client, "/v1/embeddings", input=texts, model=f"bi:{side}")
         for side in ("query", "document"):
             assert "meta" not in post(client, "/v1/embeddings", input=texts, input_type=side)
             assert "warnings" not in post(client, "/v2/embed", texts=texts, input_type=f"search_{side}")["meta"]
     assert "names no side, so its texts were encoded as candidates; send model bi:query" in warned[0]
-    assert [json.loads(record.message).get("warnings") for record in caplog.records][-9:] == [warned] * 3 + [None] * 6
+    assert [json.loads(record.message).get("warnings") for record in caplog.records][-10:] == [warned] * 4 + [None] * 6
 
 
 def test_a_second_stage_is_preferred_and_names_share_a_model(tiny_backbone: Path, name: str, tmp_path: Path) -> None:
