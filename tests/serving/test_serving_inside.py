@@ -71,6 +71,8 @@ from serving_here import Thread, in_thread
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
 BASIC = ServingSettings()
+PARTS = [{"type": "text", "text": letter * 400} for letter in "ab"]
+MESSAGES = [{"role": "user", "content": text} for text in ("a", PARTS)]  # no part is too long
 LONG = "word " * 100  # more tokens than a model reads
 
 
@@ -716,6 +718,7 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
         ("/v1/respond", {"context": ["a"] * 5}, 422, "context", "context has 5 turns, the limit is 4; send"),
         ("/v1/respond", {"context": ["a"] * 2, "background": ["b"] * 3}, 422, "context", "context has 5 turns and"),
         ("/v1/respond", {"context": ["a", "b" * 601]}, 422, "context[1]", "context[1] has 601 characters, the limit"),
+        ("/v1/respond", {"context": MESSAGES}, 422, "context[1]", "context[1] has 80"),
         ("/v1/score", {"context": "a", "candidates": ["b"] * 7}, 422, "candidates", "candidates has 7 entries, the"),
         ("/v1/score", {"context": "a"}, 422, "candidates", "candidates: Field required"),
         ("/v1/score", {"context": 5, "candidates": [3]}, 422, "context", "context: "),
