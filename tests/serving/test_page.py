@@ -560,7 +560,7 @@ def test_an_edit_does_not_replace_that_of_another_user(watched: Watched, server:
         expect(dialog).to_be_hidden()
         assert client.get("/v1/candidates/shared").json()["text"] == "mine"
         client.delete("/v1/candidates/shared")
-    watched.expected = ("412", "404")
+    watched.expected = ("status of 412", "status of 404")
 
 
 def test_a_late_answer_does_not_close_the_next_dialog(watched: Watched, server: Running) -> None:
@@ -633,7 +633,7 @@ def test_no_change_reaches_the_catalogue_of_another_model(watched: Watched, serv
     )
     assert imported == ["support"] * 3
     page.route("**/v1/candidates?*", lambda route: route.abort())
-    watched.expected = ("ERR_FAILED", "409")
+    watched.expected = ("ERR_FAILED", "status of 409")
     page.get_by_label("Model").select_option("stages")
     expect(page.locator("#catalogue-error")).to_contain_text("The server does not answer")
     expect(page.locator("#rows > li")).to_have_count(0)

@@ -185,7 +185,7 @@ def fit(
             records = []
             for state in states:
                 rate = state.set_rates(done)
-                seeded = torch.default_generator if device.type == "cpu" else torch  # torch's also formats the stack
+                seeded = torch.default_generator if device.type == "cpu" else torch  # torch's formats a stack trace
                 seeded.manual_seed((seed * 1_000_003 + done + distributed.rank() * 2**40) % 2**63)  # of dropout
                 with explain_out_of_memory(source.too_large(rows)):
                     figures = state.update(losses)
