@@ -112,8 +112,7 @@ def follow() -> None:
         threading.Thread(target=write_on, daemon=True).start()
 
     def begin_again() -> None:
-        nonlocal writing
-        writing = threading.Lock()
+        writing.release()
         measured.erase()
         began[0] = time.time()
         begin()
@@ -121,7 +120,8 @@ def follow() -> None:
     measured.start()
     atexit.register(write)
     os._exit = write_and_leave  # type: ignore[assignment]
-    os.register_at_fork(after_in_child=begin_again)
+    # a fork while the other thread writes would leave coverage's locks held for ever in the child
+    os.register_at_fork(before=writing.acquire, after_in_parent=writing.release, after_in_child=begin_again)
     begin()
 
 

@@ -112,7 +112,7 @@ def _is_card(part: str, *_: str) -> bool:
     return 13 <= len(digits) <= 19 and bool(luhn.is_valid(digits))
 
 
-def _is_ip(part: str, before: str, after: str) -> bool:
+def _is_ip(part: str, before: str, _after: str) -> bool:
     with suppress(ValueError):
         return bool(ip_address(part) and DIGIT.search(part) and not VERSION.search(before))
     return False

@@ -77,7 +77,7 @@ def _show_version(value: bool) -> None:
 def options(
     context: typer.Context,
     debug: Annotated[bool, Option("--debug", help="Show tracebacks of errors.")] = False,
-    version: Annotated[
+    _version: Annotated[
         bool, Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:

@@ -83,7 +83,7 @@ def discard_partial_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _handle(number: int, frame: FrameType | None) -> None:
+def _handle(number: int, _frame: FrameType | None) -> None:
     global _received
     if _received is not None:
         if os.isatty(2):

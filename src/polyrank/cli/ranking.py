@@ -142,7 +142,7 @@ def _document(value: object, default_id: str, where: str) -> Candidate:
     return Candidate(fields.optional_id(value, default_id), fields.text(value, "text"))
 
 
-def _query_of_line(number: int, line: str) -> tuple[dict[str, Any], Context, list[Candidate]]:
+def _query_of_line(_number: int, line: str) -> tuple[dict[str, Any], Context, list[Candidate]]:
     """Parse a line: its id, if it has one, its context, and its documents.
 
     Raises:

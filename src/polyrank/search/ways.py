@@ -122,7 +122,7 @@ def _estimate_int8(query: Query, sample: Sample, products: Tensor, _: Machine, *
     return Estimate(products.amax(1) + error, lambda: loose_bounds(products, error, compiled=True))
 
 
-def _estimate_columns(query: Query, sample: Sample, _: Tensor, machine: Machine) -> Estimate:
+def _estimate_columns(query: Query, sample: Sample, _: Tensor, _machine: Machine) -> Estimate:
     subspace = query.subspace
     assert subspace is not None
     quantized = query.int16 is not None

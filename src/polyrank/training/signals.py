@@ -48,7 +48,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
     """
     request = StopRequest()
 
-    def record(number: int, frame: FrameType | None) -> None:
+    def record(number: int, _frame: FrameType | None) -> None:
         if request.received is not None:
             os._exit(128 + number)
         request.received = number

@@ -171,7 +171,7 @@ def personachat(source: Path, *, part: str = "train") -> Source:
         part: "train" or "valid".
     """
 
-    def examples(line: int, whole: Row) -> Iterable[Example]:
+    def examples(_line: int, whole: Row) -> Iterable[Example]:
         for number, row in enumerate(fields.objects(whole, part)):
             persona = fields.optional_texts(row, "personality")
             for place, utterance in enumerate(fields.objects(row, "utterances")):

@@ -55,7 +55,7 @@ def dstc7_pool(source: Path, *, answers: Path | None = None) -> Source:
         answers: as for subtask 1.
     """
 
-    def examples(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Iterable[Example]:
+    def examples(_row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Iterable[Example]:
         return (Example(turns, id=name, relevant_ids=correct),)
 
     return _dstc7(source, answers, examples)
@@ -66,7 +66,7 @@ def _dstc7(
 ) -> Source:
     answer_of = None if answers is None else _answers(answers)
 
-    def example(line: int, row: Row) -> Iterable[Example]:
+    def example(_line: int, row: Row) -> Iterable[Example]:
         name = fields.identifier(fields.field(row, "example-id"), "example-id")
         turns = tuple(fields.text(message, "utterance") for message in fields.objects(row, "messages-so-far"))
         if not turns:

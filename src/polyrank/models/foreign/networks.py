@@ -154,7 +154,7 @@ class PairEncoder(nn.Module):
         return True
 
 
-def _widen_outputs(module: nn.Module, inputs: Any, outputs: Any) -> Any:
+def _widen_outputs(_module: nn.Module, _inputs: Any, outputs: Any) -> Any:
     for name, value in list(outputs.items()):
         if isinstance(value, Tensor) and value.is_floating_point():
             outputs[name] = value.float()

@@ -121,7 +121,7 @@ async def _vectors(
     openapi_extra=NAMED,
 )
 async def embeddings(
-    payload: dialects.Embed, request: Request, server: CurrentServer, version: AzureVersion = None
+    payload: dialects.Embed, request: Request, server: CurrentServer, _version: AzureVersion = None
 ) -> Response:
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
     form = payload.forms if isinstance(payload.forms, str) else payload.forms[0]
