@@ -6,15 +6,19 @@ streams and exit code. Tests of cold starts or of failing streams start an inter
 """
 
 import gc
+import json
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -125,6 +129,44 @@ def as_launched(n: int) -> list[dict[str, str]]:
     return [{**shared, "RANK": str(number), "LOCAL_RANK": str(number)} for number in range(n)]
 
 
+SHIM = """#!{python} -IS
+import json, os, socket, sys
+if sys.argv[1:2] == ["-c"]:
+    os.execv({python!r}, sys.argv)
+with socket.socket(socket.AF_UNIX) as warm:
+    warm.connect({address!r})
+    asked = [[{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ), os.getpid()]
+    warm.sendall(json.dumps(asked).encode() + bytes([10]))
+    sys.exit(int(warm.makefile().readline() or 1))
+"""
+
+
+class _Warm(socketserver.StreamRequestHandler):
+    """Runs what a shim was called with in a new process that has the shim's streams."""
+
+    def handle(self) -> None:
+        command, cwd, environment, shim = json.loads(self.rfile.readline())
+        child = start(_command, command, cwd, environment, *(f"/proc/{shim}/fd/{number}" for number in range(3)))
+        child.join()
+        self.wfile.write(b"%d\n" % child.exitcode)
+
+
+@contextmanager
+def warm_commands() -> Iterator[str]:
+    """A value of PATH in which ``polyrank ARGUMENTS`` and ``python FILE ARGUMENTS`` of a script start warm."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, address = Path(name), f"{name}/socket"
+        for shim in ("polyrank", "python"):
+            (folder / shim).write_text(SHIM.format(python=sys.executable, address=address, name=shim), "utf-8")
+            (folder / shim).chmod(0o755)
+        with socketserver.ThreadingUnixStreamServer(address, _Warm) as server:
+            threading.Thread(target=server.serve_forever).start()
+            try:
+                yield f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+            finally:
+                server.shutdown()
+
+
 def join(children: list[BaseProcess], timeout: float = 300) -> list[int]:
     """Wait for processes and return their exit codes; ends all of them if one hangs."""
     for child in children:
@@ -154,6 +196,11 @@ def _command(command: list[str], cwd: str, environment: dict[str, str], stdin: s
         import torch
 
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    if command[0] == "python":
+        sys.argv = command[1:]
+        sys.path.insert(0, str(Path(command[1]).resolve().parent))
+        runpy.run_path(command[1], run_name="__main__")
+        return
     sys.argv = command
     from polyrank.cli import main
 
