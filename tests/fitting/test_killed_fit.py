@@ -2,43 +2,38 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import polyrank
+from polyrank.config import names, starter_recipe
 from polyrank.storage.durable import sha256_file
+from processes import join, start
 from test_fit import few
 
-EMBEDDED_ONLY = """
-from polyrank.config import names
-names.MODELS_PACKAGE = "none"  # its larger models train longer
-from polyrank.cli import program
-program()
-"""
+
+def fit_embedded(data: Path, output: Path) -> None:
+    """Without the larger models, which train longer."""
+    for module in (names, starter_recipe):
+        module.MODELS_PACKAGE = "none"
+    polyrank.fit(data, output, minutes=60, resume=True)
 
 
 @pytest.mark.deep
 @pytest.mark.slow
 def test_a_killed_fit_makes_the_same_ranker(tmp_path: Path) -> None:
     data, generator = few(tmp_path / "data", 4, 3), random.Random(5)
-
-    def command(name: str) -> list[str]:
-        options = ["-o", str(tmp_path / name), "--minutes", "60", "--resume"]
-        return [sys.executable, "-c", EMBEDDED_ONLY, "fit", str(data), *options]
-
-    subprocess.run(command("whole"), check=True, capture_output=True)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert join([start(fit_embedded, data, whole)]) == [0]
     for _ in range(5):
-        process = subprocess.Popen(command("killed"), stderr=subprocess.DEVNULL)
-        try:
-            process.wait(generator.uniform(3, 12))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    subprocess.run(command("killed"), check=True, capture_output=True)
-    one, other = (results(tmp_path / name) for name in ("whole", "killed"))
+        process = start(fit_embedded, data, killed)
+        process.join(generator.uniform(0.5, 8))
+        process.kill()
+        process.join()
+    assert join([start(fit_embedded, data, killed)]) == [0]
+    one, other = results(whole), results(killed)
     assert one == other
     assert sum(name.endswith(".safetensors") for name in one) > 4  # the ranker and its trained candidates
 
