@@ -209,7 +209,7 @@ def test_trainings_run_where_the_caller_says(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_trainings_run_at_the_same_time(tmp_path: Path) -> None:
-    both, one, trained = threading.Barrier(2, timeout=60), threading.Lock(), []
+    both, one, trained = threading.Barrier(2, timeout=300), threading.Lock(), []
 
     def train_elsewhere(recipe: dict[str, Any], **options: Any) -> list[RunResult]:
         if not recipe["output"].endswith("-pace"):
