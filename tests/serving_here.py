@@ -56,9 +56,9 @@ def in_thread(setup: Setup) -> Iterator[Worker]:
         patch.setattr(signal, "signal", lambda *_: None)  # only the main thread may set handlers
         thread = threading.Thread(target=run_worker, args=(theirs, setup))
         thread.start()
-        own.poll(60)  # it is open
+        own.poll(300)  # it is open
     yield Worker(cast(Any, Thread()), own)
-    thread.join(60)
+    thread.join(300)
     assert not thread.is_alive()
 
 
@@ -123,5 +123,5 @@ def serving_here(*paths: str | Path, config: Path | None = None, **options: Any)
             yield running
         finally:
             uvicorn_.should_exit = True
-            thread.join(60)
+            thread.join(300)
             assert not thread.is_alive()

@@ -5,17 +5,21 @@ import dataclasses
 import json
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pydantic
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import polyrank
 from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings, read_serving
+from polyrank.serving import wire
+from polyrank.serving.dialects import fields, ranking
 from polyrank.serving.routes.ranking import uncalibrated
 from servers import Running, serving
 from serving_here import serving_here
@@ -121,6 +125,49 @@ def test_bodies_of_real_clients(sent: dict[str, Any], client: httpx.Client, enco
     vectors = [row["embedding"] if place == "data" else row for row in rows]
     packed = [np.frombuffer(base64.b64decode(one), "<f4") if isinstance(one, str) else one for one in vectors]
     np.testing.assert_allclose(np.array(packed), expected[: len(packed)], atol=1e-5)
+
+
+OWN_BODIES: dict[str, dict[str, Any]] = {
+    "/v1/respond": {"context": "hi"},
+    "/v1/explain": {"context": "hi", "text": "hello hi"},
+    "/v1/candidates": {"candidates": []},
+    "/v1/candidates/remove": {"ids": []},
+    "/v1/feedback": {"answer_id": "a", "action": "refused"},
+    "/v1/score": {"context": "hi", "candidates": ["hello hi"]},
+}
+
+
+WITH_ONE_VALUE = {"output_dtype", "late_chunking", "images"}
+
+
+def test_every_field_of_a_request_is_read(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its route, at each address. A conversation is read for the log of feedback alone; NVIDIA's scores are raw."""
+    seen: dict[type[pydantic.BaseModel], set[str]] = {}
+
+    def read(payload: pydantic.BaseModel, name: str) -> Any:
+        if name in type(payload).__dict__.get("__pydantic_fields__", {}):
+            seen[type(payload)].add(name)
+        return object.__getattribute__(payload, name)
+
+    monkeypatch.setattr(wire.Request, "__getattribute__", read)
+    monkeypatch.setattr(fields.Dialect, "__getattribute__", read)
+    unread: dict[tuple[str, type], set[str]] = {}
+    for path, body in [*OWN_BODIES.items(), *((row["path"], row["body"]) for row in CLIENTS)]:
+        seen = defaultdict(set)
+        client.post(path, json=body)
+        for model, names in seen.items():
+            unread[path, model] = unread.get((path, model), {*model.model_fields} - WITH_ONE_VALUE) - names
+    assert len(unread) > 30
+    without_effect = {wire.RespondRequest: {"conversation"}, ranking.NvidiaRerank: {"raw_scores", "activation"}}
+    for (path, model), names in unread.items():
+        assert (path, names) == (path, without_effect.get(model, set()))
+
+
+def test_a_field_of_another_services_format_is_named_as_ignored(client: httpx.Client) -> None:
+    """Only OpenAI's format has encoding_format."""
+    for path, body in (("/embed", {"inputs": "hi"}), ("/api/embed", {"input": "hi"})):
+        answer = client.post(path, json={**body, "encoding_format": "base64"})
+        assert "encoding_format" in answer.headers["x-warnings"]
 
 
 def test_an_address_may_name_the_model(client: httpx.Client) -> None:

@@ -32,14 +32,9 @@ Inputs = Annotated[
 
 
 class Embed(Dialect):
-    """In OpenAI's format, with the fields that Jina, Voyage, NVIDIA and mixedbread add."""
+    """With the fields that Jina, Voyage, NVIDIA and mixedbread add."""
 
     texts: Inputs = Field(alias="input")
-    forms: Form | Annotated[list[Form], Field(min_length=1, max_length=1)] = Field(
-        "float",
-        validation_alias=AliasChoices("encoding_format", "embedding_type"),
-        description="Little-endian float32 in base64, or numbers. Also embedding_type.",
-    )
     output_dtype: Literal["float"] = Field("float", description="Must be float.")
     dimensions: Number | None = Field(
         None,
@@ -67,11 +62,21 @@ class Embed(Dialect):
         return list(map(text_of, self.texts if isinstance(self.texts, list) else [self.texts]))
 
 
+class OpenAIEmbed(Embed):
+    """In OpenAI's format."""
+
+    forms: Form | Annotated[list[Form], Field(min_length=1, max_length=1)] = Field(
+        "float",
+        validation_alias=AliasChoices("encoding_format", "embedding_type"),
+        description="Little-endian float32 in base64, or numbers. Also embedding_type.",
+    )
+
+
 class CohereEmbed(Embed):
     """In Cohere's format."""
 
     texts: Inputs = Field(alias="texts")
-    forms: list[Form] | None = Field(  # type: ignore[assignment]
+    forms: list[Form] | None = Field(
         None,
         min_length=1,
         alias="embedding_types",

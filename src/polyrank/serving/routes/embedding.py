@@ -121,7 +121,7 @@ async def _vectors(
     openapi_extra=NAMED,
 )
 async def embeddings(
-    payload: dialects.Embed, request: Request, server: CurrentServer, _version: AzureVersion = None
+    payload: dialects.OpenAIEmbed, request: Request, server: CurrentServer, _version: AzureVersion = None
 ) -> Response:
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
     form = payload.forms if isinstance(payload.forms, str) else payload.forms[0]
@@ -179,9 +179,8 @@ async def ollama_embed(payload: dialects.OllamaEmbed, request: Request, server: 
 async def first_ollama_embed(payload: dialects.FirstOllamaEmbed, request: Request, server: CurrentServer) -> Response:
     """Encodes a candidate, unless ``model`` ends in :query."""
     name, rows, _ = await _vectors(payload, request, server, ["float"])
-    return await assemble_response(
-        server, {"model": payload.model or name, **meta_of(request)}, embedding=rows["float"][0]
-    )
+    body = {"model": payload.model or name, **meta_of(request)}
+    return await assemble_response(server, body, embedding=rows["float"][0])
 
 
 def _task(body: Any) -> str:
