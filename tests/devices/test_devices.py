@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,7 +19,7 @@ from attached import end_with_parent
 from polyrank.devices import choice as devices, distributed
 from polyrank.devices.choice import choose_device, free_cores, set_threads, turn_of
 from polyrank.devices.random_state import restored_random_state
-from polyrank.errors import PolyrankError, UsageError
+from polyrank.errors import LostProcessError, PolyrankError, ResourceError, UsageError
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -127,30 +129,78 @@ def test_processes_take_turns_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> No
     assert (turn_of(1, "cpu"), turn_of(1, "cuda:2")) == ("cpu", "cuda:2")
 
 
-def test_an_error_of_rank_zero_is_raised_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    monkeypatch.setattr(distributed, "rank", lambda: 1)
-    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: (None, (7, "the disk is full")))
-    with pytest.raises(PolyrankError, match=r"^the disk is full$") as raised:
-        distributed.on_rank_zero(lambda: pytest.fail("rank 0 alone works"))
-    assert raised.value.exit_code == 7
-    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: ("found", None))
-    assert distributed.on_rank_zero(lambda: "another") == "found"
+def launch(monkeypatch: pytest.MonkeyPatch, number: object, size: object) -> None:
+    """Set the launcher's variables."""
+    for name, value in {"RANK": number, "WORLD_SIZE": size, "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, str(value))
 
 
-def test_rank_zero_tells_the_others_of_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[object] = []
-    monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: (sent.append(outcome), outcome)[1])
+class Ranks:
+    """Ranks that take turns in this process; each receives what the others sent in their last turns."""
 
-    def fail() -> None:
-        raise UsageError("no such file")
+    def __init__(self, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n, self.number, self.patch = n, 0, monkeypatch
+        self.sent: dict[int, Any] = {}
+        monkeypatch.setattr(distributed._state, "joined", True)
+        monkeypatch.setattr(dist, "broadcast_object_list", self.broadcast)
+        monkeypatch.setattr(dist, "all_gather_object", self.all_gather)
 
-    with pytest.raises(UsageError, match=r"^no such file$"):
-        distributed.on_rank_zero(fail)
-    assert sent == [(None, (UsageError.exit_code, "no such file"))]
-    assert distributed.on_rank_zero(lambda: 3) == 3
-    assert sent[1:] == [(3, None)]
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.n):
+            self.number = number
+            launch(self.patch, number, self.n)
+            yield number
+
+    def broadcast(self, values: list[Any], src: int) -> None:
+        self.sent[self.number] = values[0]
+        values[0] = self.sent[src]
+
+    def all_gather(self, received: list[Any], value: Any) -> None:
+        self.sent[self.number] = value
+        received[:] = [self.sent.get(number, value) for number in range(len(received))]
+
+
+def test_every_rank_receives_the_values_of_all_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [{"loss": 1.5}, None, [np.arange(3)], "hello"]
+    ranks = Ranks(4, monkeypatch)
+    for _ in range(2):  # in their first turns the ranks only send
+        found = [distributed.all_gather(values[number]) for number in ranks]
+    assert [repr(received) for received in found] == [repr(values)] * 4
+    monkeypatch.setattr(distributed._state, "joined", False)
+    assert [distributed.all_gather(values[number]) for number in ranks] == [[value] for value in values]
+
+
+def test_rank_zero_works_alone_and_every_rank_has_its_result_or_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, n_calls = Ranks(3, monkeypatch), 0
+
+    def work() -> str:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 2:
+            raise ResourceError("the disk is full")
+        return f"result of rank {distributed.rank()}"
+
+    assert [distributed.on_rank_zero(work) for _ in ranks] == ["result of rank 0"] * 3
+    for _ in ranks:
+        with pytest.raises(PolyrankError, match=r"^the disk is full$") as raised:
+            distributed.on_rank_zero(work)
+        assert raised.value.exit_code == ResourceError.exit_code != PolyrankError.exit_code
+    assert n_calls == 2
+    monkeypatch.setattr(distributed._state, "joined", False)
+    assert [distributed.on_rank_zero(work) for _ in ranks] == ["result of rank 0"] * 3  # without a group
+    assert n_calls == 5
+
+
+def test_every_rank_works_once_rank_zero_before_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, calls = Ranks(3, monkeypatch), list[tuple[int, int]]()
+
+    def work() -> int:
+        calls.append((distributed.rank(), len(ranks.sent)))
+        return distributed.rank()
+
+    assert [distributed.rank_zero_first(work) for _ in ranks] == [0, 1, 2]
+    assert calls == [(0, 0), (1, 2), (2, 3)]  # rank 0 before it sends, the others when they have received
+    assert ranks.sent == dict.fromkeys(range(3), (None, None))  # no rank receives another's result
 
 
 def test_a_group_is_left_at_the_end_unless_a_process_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +235,7 @@ def test_each_process_has_a_gpu_of_its_own(n_gpus: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    for name, value in {"RANK": "0", "WORLD_SIZE": "5", "MASTER_ADDR": "localhost"}.items():
-        monkeypatch.setenv(name, value)
+    launch(monkeypatch, 0, 5)
     for number in range(5):
         monkeypatch.setenv("LOCAL_RANK", str(number))
         if number < n_gpus:
@@ -200,31 +249,23 @@ def test_each_process_has_a_gpu_of_its_own(n_gpus: int, monkeypatch: pytest.Monk
         choose_device("cuda")
 
 
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR"])
+def test_only_all_variables_together_are_a_launchers(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch(monkeypatch, 1, 2)
+    assert distributed.launched_as() == (1, 2)
+    monkeypatch.delenv(missing)
+    assert distributed.launched_as() == (0, 1)
+
+
 @pytest.mark.parametrize("start", [(0, 1), (2, 3), (3, 3), (4, 3), ("", 2), (-1, 2)])
 def test_a_rank_is_below_the_number_of_processes(start: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     number, size = start
-    for name, value in {"RANK": str(number), "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost"}.items():
-        monkeypatch.setenv(name, value)
+    launch(monkeypatch, number, size)
     if number in range(size):
         assert distributed.launched_as() == start
     else:
         with pytest.raises(UsageError, match=f"RANK='{number}' of WORLD_SIZE='{size}' is not a rank"):
             distributed.launched_as()
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_what_rank_zero_does_first_every_rank_does_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    monkeypatch.setattr(distributed, "rank", lambda: number)
-    monkeypatch.setattr(distributed, "_broadcast", lambda outcome: calls.append("sent") or (None, None))
-
-    def work() -> str:
-        calls.append("worked")
-        return "result"
-
-    assert distributed.rank_zero_first(work) == "result"
-    assert calls == (["worked", "sent"] if number == 0 else ["sent", "worked"])
 
 
 @pytest.fixture
@@ -274,28 +315,138 @@ def test_time_of_idle_cores_that_wait_for_a_disk_is_free(monkeypatch: pytest.Mon
     assert seconds == pytest.approx(3 * 5 + time.process_time(), abs=0.5)
 
 
-def test_instructions_are_used_from_the_first_kind_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("POLYRANK_INSTRUCTIONS", raising=False)
-    int8, bf16 = devices.cpu_has_int8(), devices.cpu_has_bf16()
-    for number, name in enumerate(devices.INSTRUCTIONS):
-        monkeypatch.setenv("POLYRANK_INSTRUCTIONS", name)
-        assert devices.cpu_has_int8() == (int8 and number >= 1)
-        assert devices.cpu_has_bf16() == (bf16 and number >= devices.INSTRUCTIONS.index("amx"))
+PROCESSORS = {  # flags, and whether the processor can multiply in int8 and in bf16
+    "": (False, False),
+    "fp asimd bf16 i8mm": (False, False),
+    "fpu avx2": (True, False),
+    "fpu avx2 avx_vnni avx512f avx512_vnni": (True, False),
+    "fpu avx2 avx512f avx512_bf16": (True, True),
+    "fpu avx2 avx512f avx512_bf16 amx_bf16 amx_int8": (True, True),
+    "fpu avx2 amx_bf16": (True, True),
+}
 
 
-def test_sums_are_exchanged_in_the_group_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which may leave its group and make another."""
+@pytest.mark.parametrize("flags", PROCESSORS)
+def test_types_are_those_of_the_processors_allowed_instructions(flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each type is used from the first POLYRANK_INSTRUCTIONS that allow it, and int8 only if torch has its products."""
+    cpu, mac = torch.device("cpu"), torch.device("mps")
+    monkeypatch.delenv("POLYRANK_PRECISION", raising=False)
+    monkeypatch.setattr(devices, "cpu_info", devices.cpu_info.__wrapped__)  # not cached
+    monkeypatch.setattr(Path, "read_text", lambda *_: f"processor : 0\nflags\t\t: {flags}\n")
+    for library, products in ((True, {"qlinear_pointwise": None}), (False, {"qlinear_pointwise": None}), (True, {})):
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda there=library: there)
+        monkeypatch.setattr(torch.ops, "onednn", SimpleNamespace(**products), raising=False)
+        for name in (None, *devices.INSTRUCTIONS):
+            number = devices.INSTRUCTIONS.index(name or "dot")
+            monkeypatch.setenv("POLYRANK_INSTRUCTIONS", name or "")
+            int8, bf16 = PROCESSORS[flags]
+            int8, bf16 = int8 and library and bool(products) and number >= 1, bf16 and number >= 5
+            assert (devices.cpu_has_int8(), devices.cpu_has_bf16()) == (int8, bf16)
+            plain = torch.bfloat16 if bf16 else torch.float32
+            for asked in ("auto", "int8"):
+                assert devices.choose_dtype(asked, cpu) == plain
+                assert devices.choose_dtype(asked, mac) == torch.float32
+            assert devices.choose_weights("auto", cpu) == plain
+            assert devices.choose_weights("auto", mac, ranks_in_int8=True) == torch.float32
+            rounded = torch.int8 if int8 and not bf16 else plain
+            assert devices.choose_weights("auto", cpu, ranks_in_int8=True) == rounded
+            for fixed, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
+                assert (
+                    devices.choose_weights(fixed, cpu, ranks_in_int8=True) == devices.choose_dtype(fixed, cpu) == kind
+                )
+            if int8:
+                assert devices.choose_weights("int8", cpu) == torch.int8
+            else:
+                with pytest.raises(UsageError, match="8-bit weights are not possible on this cpu"):
+                    devices.choose_weights("int8", cpu)
+
+
+def test_sums_are_exchanged_in_a_group_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One per group of the program, which may leave its group and make another."""
+    all_reduce, groups, waited = dist.all_reduce, list[Any](), list[int]()
+
+    def recorded(values: torch.Tensor, *, group: Any, async_op: bool) -> SimpleNamespace:
+        groups.append(group)
+        work = all_reduce(values, group=group, async_op=async_op)
+        return SimpleNamespace(wait=lambda: waited.append(work.wait()))
+
+    monkeypatch.setattr(dist, "all_reduce", recorded)
     monkeypatch.setattr(distributed._state, "sums", None)
-    for number in range(2):
+    for number, leave in enumerate((dist.destroy_process_group, distributed._destroy_group)):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         values = torch.full((3,), float(number))
         waits = [distributed.start_sums()(values) for _ in range(2)]
-        for wait in waits:
+        assert not waited
+        for n_waited, wait in enumerate(waits, 1):
             wait()
+            assert len(waited) == n_waited
+        waited.clear()
         assert values.tolist() == [number] * 3
-        assert distributed._state.sums is not None
-        assert dist.get_process_group_ranks(distributed._state.sums[1]) == [0]  # refused for a group that has ended
+        first, second = groups[-2:]
+        assert first is second is not dist.group.WORLD
+        assert dist.get_process_group_ranks(first) == [0]  # refused for a group that has ended
+        leave()
+    assert groups[0] is not groups[-1]
+    assert distributed._state.sums is None
+
+
+def test_processes_are_together_in_the_outermost_block_and_wait_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda *_: waits.append(distributed.rank()))
+    launch(monkeypatch, 1, 2)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # by the program
+    try:
+        for error in (None, KeyError()):
+            with suppress(KeyError), distributed.process_group():
+                with distributed.process_group():
+                    assert (distributed.rank(), distributed.world_size()) == (1, 2)
+                assert (distributed.rank(), distributed.world_size(), waits) == (1, 2, [])
+                if error:
+                    raise error
+            assert (distributed.rank(), distributed.world_size()) == (0, 1)
+            assert waits == ([1] if error is None else [])  # a process that failed does not wait for the others
+            waits.clear()
+        assert dist.is_initialized()
+        monkeypatch.setattr(dist, "get_backend_config", lambda: "cuda:nccl")
+        with pytest.raises(UsageError, match="uses cuda:nccl only"), distributed.process_group():
+            pytest.fail("no numbers on the CPU can be exchanged")
+        assert (distributed.rank(), distributed.world_size()) == (0, 1)
+    finally:
         dist.destroy_process_group()
+
+
+def start_and_wait(values: torch.Tensor) -> None:
+    distributed.start_sums()(values)()
+
+
+EXCHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "broadcast_object_list": lambda _: distributed.on_rank_zero(lambda: 1),
+    "all_gather_object": distributed.all_gather,
+    "all_gather": lambda values: distributed.all_gather_rows(values, [3, 3]),
+    "all_reduce": distributed.all_reduce_sum,
+    "all_reduce, maximum": lambda _: distributed.barrier(),
+    "all_reduce, started": start_and_wait,
+    "new_group": start_and_wait,
+    "wait": start_and_wait,
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_each_exchange_reports_a_lost_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(distributed._state, "failed", False)
+    monkeypatch.setattr(distributed._state, "joined", True)
+    monkeypatch.setattr(distributed._state, "sums", None)
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
+    monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: SimpleNamespace(wait=fail))
+    if name != "wait":
+        monkeypatch.setattr(dist, name.partition(",")[0], fail)
+    launch(monkeypatch, 0, 2)
+    with pytest.raises(LostProcessError, match="another process of this run has ended"):
+        EXCHANGES[name](torch.ones(3))
+    assert distributed._state.failed
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
