@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -305,6 +306,51 @@ print("done")
     with python(code, tmp_path) as child:
         printed, _ = child.communicate()
     assert (printed, child.returncode) == ("done\n", 0)
+
+
+@pytest.mark.parametrize("repaired", [True, False])
+@pytest.mark.parametrize("background", [True, False])
+def test_each_failed_compaction_is_reported_once(
+    background: bool, repaired: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller of ``compact`` receives the error; that of one in the background is logged at the end, if it lasts."""
+    monkeypatch.setattr("polyrank.index.local.writer.MIN_STALE", 0 if background else 100)
+    path = made(tmp_path / "i", "abc")
+
+    def rename(text: str) -> None:
+        with closing(sqlite3.connect(path / INDEX_FILE)) as connection, connection:
+            connection.execute("UPDATE candidates SET text = ? WHERE id = 'b'", (text,))
+
+    def change(names: str) -> None:
+        """Add candidates; with a compaction, in the background or not."""
+        add(writer, names)
+        if background:
+            writer.wait_compacted()
+        else:
+            writer.compact()
+
+    with LocalWriter(path) as writer:
+        for number, name in enumerate("de"):
+            rename(f"damaged {number}")
+            if background:
+                change(name)
+            else:
+                with pytest.raises(ArtifactError, match="is damaged"):
+                    change(name)
+        rename("text of b")
+        if repaired:
+            change("f")
+        assert caplog.messages == []
+    assert [text.partition(";")[0] for text in caplog.messages] == (
+        [f"{path}: rebuilding its matrix failed"] if background and not repaired else []
+    )
+    writer.close()
+    caplog.clear()
+    with LocalWriter(path) as writer:
+        writer.compact()
+    assert caplog.messages == []
+    assert verify_index(path) == []
+    assert ids(path) == ("abcdef" if repaired else "abcde")
 
 
 def test_readers_open_and_verify_while_the_matrix_is_replaced(tmp_path: Path) -> None:
