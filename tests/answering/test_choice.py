@@ -3,9 +3,11 @@
 import json
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
@@ -14,6 +16,7 @@ from polyrank.answering.diversity import choose_diverse, near_copy_key, vector_s
 from polyrank.answering.replies import Replies
 from polyrank.data import read_examples
 from polyrank.data.same_words import same_words
+from polyrank.errors import UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.index import open_index, write_index
 from polyrank.negatives.hard import HardNegatives
@@ -146,6 +149,38 @@ def test_an_index_compares_replies_by_their_vectors(tmp_path: Path) -> None:
             (best,) = Replies(Fixed(vectors[0]), index).respond(["hm"], 2, diverse=True)
             assert len(best) == 2
             assert len({reply.id for reply in best} & {"a", "d"}) < 2  # they differ only in a name
+
+
+def test_an_empty_filter_is_refused_by_every_method(tmp_path: Path) -> None:
+    """It passes no candidate, and all of them would be a surprise."""
+    write_index(tmp_path / "i", [Candidate("a", "see Ann")], np.eye(1, dtype=np.float32), fingerprint="f", model="m")
+    with open_index(tmp_path / "i") as index:
+        replies = Replies(Fixed(np.ones(1, np.float32)), index)
+        for call in (
+            lambda: replies.answer("hm", filter=""),
+            lambda: replies.answer_all(["hm"], filter=""),
+            lambda: replies.respond(["hm"], filter=""),
+            lambda: replies.explain("hm", filter=""),
+            lambda: replies.explain("hm", "see Ann", filter=""),
+            lambda: index.page(filter=""),
+        ):
+            with pytest.raises(UsageError, match="filter, character 1: expected a name"):
+                call()
+
+
+def test_replies_are_compared_by_words_unless_all_have_vectors(tmp_path: Path) -> None:
+    """One may have been removed since it was found."""
+    texts, vectors = ["go left", "go right", "have tea"], np.eye(3, dtype=np.float32)[[0, 1, 0]]
+    write_index(tmp_path / "i", [*map(Candidate, "abc", texts)], vectors, fingerprint="f", model="m")
+    with open_index(tmp_path / "i") as index:
+        replies = Replies(Fixed(np.ones(3, np.float32)), index)
+        for removed in product([False, True], repeat=3):
+            ids = [name.upper() if gone else name for name, gone in zip("abc", removed, strict=True)]
+            similarity = replies._similarity([Ranked(id_, text, 0.0) for id_, text in zip(ids, texts, strict=True)])
+            expected = word_similarity(texts) if any(removed) else vector_similarity(vectors)
+            for row in range(3):
+                np.testing.assert_array_equal(similarity(row), expected(row))
+        replies._similarity([])
 
 
 def test_a_filter_on_a_missing_field_is_reported(tmp_path: Path) -> None:

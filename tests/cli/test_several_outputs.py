@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +22,12 @@ from polyrank.cli.console import (
     ProgressDisplay,
     as_line,
     check_plot_path,
+    console,
+    encoding_progress,
     make_console,
     print_table,
     report_cut_texts,
+    track,
 )
 from polyrank.cli.evaluation import _report_missing, _show
 from polyrank.cli.explaining import _bar, _draw, _painted, _strongest
@@ -85,6 +89,9 @@ def test_candidates_that_match_are_listed_up_to_the_limit(index: Path) -> None:
         "b\tIt is open until 6 pm",
         "c\tIt is open until 5 pm",
     ]
+    for command in (["explain", index, "hello"], ["explain", index, "hello", "--reply", "Pay the bill"]):
+        refused = CliRunner().invoke(app, [*map(str, command), "--filter", ""])
+        assert "filter, character 1: expected a name" in str(refused.exception)
 
 
 @pytest.mark.parametrize(("confidence", "shown"), [(2.5, 2.5), (0.0, 0.0), (-1.5, -1.5), (-math.inf, None)])
@@ -158,6 +165,26 @@ def test_a_line_of_progress_is_due_every_minute(monkeypatch: pytest.MonkeyPatch)
         now[0] += seconds
         due.append(display.line_is_due(also))
     assert due == [False, True, False, True, False, True]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_progress_bar_shows_the_share_that_is_done(
+    known: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a total that is given, or that of the items; nothing is shown without a terminal."""
+    if known:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    shares = []
+    console.cache_clear()
+    for done, total in (([1, 2, 3], 12), ([1, 2, 3, 4], None), (range(3), 4)):
+        assert list(track("reading", iter(done) if total else done, total)) == list(done)
+        shares.append(re.findall(r"(\d+)%", capsys.readouterr().err)[-1:])
+    with encoding_progress() as progress:
+        for n in (3, 6):
+            progress(n, 8)
+    shares.append(re.findall(r"(\d+)%", capsys.readouterr().err)[-1:])
+    console.cache_clear()
+    assert shares == ([["25"], ["100"], ["75"], ["75"]] if known else [[]] * 4)
 
 
 ROW = {"n_examples": 9, "n_candidates": 9}

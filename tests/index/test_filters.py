@@ -319,8 +319,13 @@ def test_filters_are_values() -> None:
     assert len({read_filter("a = 1"), read_filter("a = true"), read_filter("a = 1.0")}) == 3
     assert as_filter(None) is None
     assert as_filter(one) is one
-    with pytest.raises(UsageError, match="is int"):
-        as_filter(5)  # type: ignore[arg-type]
+    assert as_filter(str(one)) == one
+    for empty in ("", " ", "()"):  # not "all candidates": a variable that was not set must not remove every one
+        with pytest.raises(UsageError, match="expected a name"):
+            as_filter(empty)
+    for wrong in (5, 0, False, (), b""):
+        with pytest.raises(UsageError, match=f"is {type(wrong).__name__}"):
+            as_filter(wrong)  # type: ignore[arg-type]
 
 
 # In search
