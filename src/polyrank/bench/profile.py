@@ -13,7 +13,7 @@ from polyrank.bench.machine import describe_machine
 from polyrank.devices.choice import cpu_has_bf16
 from polyrank.search import kernels
 from polyrank.search.blocks import lay_out, norms_of, shortest
-from polyrank.search.profile import Line, Profile, save_profile
+from polyrank.search.profile import Line, Profile, save_profile, shipped_profile
 from polyrank.search.scoring import loose_bounds, mean_of, precise_scores
 from polyrank.search.subspace import find_subspace
 
@@ -38,8 +38,8 @@ def bench_profile(*, progress: Callable[[str], None] = lambda _: None) -> dict[s
     """
     profile = measure_profile(progress)
     path = save_profile(profile)
-    shipped, measured = _flat(Profile()), _flat(profile)
-    rows = [{"what": name, "shipped": shipped[name], "measured": round(measured[name], 4)} for name in shipped]
+    shipped, measured = _flat(shipped_profile()), _flat(profile)
+    rows = [{"what": name, "shipped": shipped[name], "measured": measured[name]} for name in shipped]
     return {"machine": describe_machine(), "path": str(path), "rows": rows}
 
 
@@ -126,9 +126,9 @@ def _positive(milliseconds: float) -> float:
 
 
 def _flat(profile: Profile) -> dict[str, float]:
-    """The numbers of a profile by name."""
+    """The numbers of a profile by name, with four decimals."""
     numbers: dict[str, float] = {}
     for name, value in asdict(profile).items():
         lines = {name: value} if isinstance(value, float) else {name: value[0], f"{name}, each": value[1]}
-        numbers.update(lines)
+        numbers |= {key: round(number, 4) for key, number in lines.items()}
     return numbers

@@ -102,7 +102,7 @@ def load_profile() -> Profile:
     try:
         return _load(profile_folder(), profile_key())
     except RuntimeError:  # the user has no home directory
-        return _shipped()
+        return shipped_profile()
 
 
 def save_profile(profile: Profile) -> Path:
@@ -128,15 +128,15 @@ def _load(folder: Path, key: str) -> Profile:
     try:
         profile = from_dict(Profile, read_document(folder, PROFILES)["profiles"][key])
     except (PolyrankError, OSError, TypeError, AttributeError):
-        return _shipped()
+        return shipped_profile()
     values = asdict(profile).values()
     lines = [value if isinstance(value, tuple) else (value, value) for value in values]
     good = all(len(line) == 2 and all(isfinite(n) and n > 0.0 for n in line) for line in lines)
-    return profile if good else _shipped()
+    return profile if good else shipped_profile()
 
 
 @cache
-def _shipped() -> Profile:
+def shipped_profile() -> Profile:
     """The shipped numbers, except bf16: its speed differs tenfold between processors, so it is timed once."""
     form = kernels.best_form()
     shipped = SHIPPED.get(kernels.FORMS[form - 1], Profile()) if form else Profile()
