@@ -44,6 +44,17 @@ def test_metadata_are_the_same_in_any_order_but_not_of_another_type() -> None:
     assert not one.is_same(None)
 
 
+def test_relevant_indices_are_of_the_candidates() -> None:
+    """Not counted from the end, as Python does: another candidate would be the right one."""
+    for n in (0, 1, 3):
+        texts = tuple("abc"[:n])
+        assert Example(("hi",), texts, tuple(range(n))).response == ("a" if n else None)
+        for index in (-n - 1, -n or -1, -1, n, n + 1):
+            for relevant in ((index,), (*range(n), index)):
+                with pytest.raises(ValueError, match=f"relevant index {index} is outside the {n} candidates"):
+                    Example(("hi",), texts, relevant)
+
+
 def test_an_example_shows_ten_candidates_and_how_many_follow() -> None:
     assert Example(("hi",), ("a", "b", "c"), (2, 1)).response == "c"  # the one that is named first
     for n, more in ((SHOWN, ""), (SHOWN + 1, "1 more candidates"), (SHOWN + 1_000, "1,000 more candidates")):

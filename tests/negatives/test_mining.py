@@ -461,6 +461,23 @@ def test_lists_of_other_examples_are_refused(tmp_path: Path, change: Any) -> Non
         mined(tmp_path)(0, TWICE[0], 0)
 
 
+@pytest.mark.parametrize("place", [(0, 0), (2, 1), (-1, -1)])
+def test_lists_hold_rows_of_the_pool_or_none(tmp_path: Path, place: tuple[int, int]) -> None:
+    """The rows of another pool would be other texts, or an error in the middle of training."""
+    mined(tmp_path)(0, TWICE[0], 0)
+    file, number = tmp_path / "mined-0.npy", place[0] % len(TWICE)
+    rows = np.load(file)
+    for value, fits in ((-1, True), (0, True), (len(RANKED) - 1, True), (len(RANKED), False), (-2, False)):
+        rows[place] = value
+        np.save(file, rows)
+        found: Any = mined(tmp_path).sources[0]  # type: ignore[attr-defined]  # the mined ones
+        if fits:
+            assert found(number, TWICE[number], 0) == [RANKED[row] for row in rows[number] if row != -1]
+        else:
+            with pytest.raises(ArtifactError, match=r"mined-0\.npy does not fit the examples"):
+                found(number, TWICE[number], 0)
+
+
 @pytest.mark.parametrize("name", ["", "retriever", "reranker"])
 def test_lost_lists_are_an_error_once_their_epoch_has_begun(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir(exist_ok=True)

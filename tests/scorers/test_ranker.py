@@ -22,6 +22,7 @@ from polyrank.index import open_index, open_writer
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention
+from polyrank.ranking.relevance import Relevance
 from polyrank.records import ContextLike, contexts_of
 from polyrank.scorers import terms as kinds_of_terms
 from polyrank.scorers.explanation import TokenShare, by_word
@@ -53,26 +54,26 @@ MODELS: dict[str, Scorer] = {
 
 
 def part(name: str) -> tuple[Term, tuple[float, ...]]:
-    """A term and weights for its features."""
+    """A term and weights for its features, of more digits than a table shows."""
     bi, other, poly = (MODELS[each] for each in ("bi", "other", "poly"))
     match name:
         case "bi":
             return EncoderTerm(bi), (1.0,)
         case "other":
-            return EncoderTerm(other), (0.4,)
+            return EncoderTerm(other), (3 / 7,)
         case "poly":
             return EncoderTerm(poly), (1.0,)
         case "counts":
-            return COUNTS, (0.3,)
+            return COUNTS, (2 / 7,)
         case "hubs":
             contexts = [Context((text,)) for text in TEXTS[:5]]
-            return Hubs.encoded(bi, contexts, scale=1.5), (0.6,)  # type: ignore[arg-type]  # a WordEncoder
+            return Hubs.encoded(bi, contexts, scale=11 / 7), (4 / 7,)  # type: ignore[arg-type]  # a WordEncoder
         case "words":
-            return Words(WordCounts.of(TEXTS)), (0.2, -0.1, 0.7, -1.0)
+            return Words(WordCounts.of(TEXTS)), (1 / 7, -0.1, 5 / 7, -1.0)
         case "lexical":
-            return LexicalTerm(BM25().fit(TEXTS)), (0.5,)
+            return LexicalTerm(BM25(k1=10 / 7, b=5 / 7).fit(TEXTS[:7])), (0.5,)
         case _:
-            return CrossTerm(MODELS["pairs"]), (0.8,)
+            return CrossTerm(MODELS["pairs"]), (6 / 7,)
 
 
 NAMES = ["bi", "other", "poly", "counts", "hubs", "words", "lexical", "cross"]
@@ -145,12 +146,15 @@ def test_an_index_returns_the_best_of_all_candidates_with_the_same_scores(
 @settings(max_examples=15)
 def test_a_saved_ranker_has_the_same_bits(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     folder = tmp_path_factory.mktemp("saved") / "ranker"
-    rule, figures = Abstention("margin", 0.25), {"n_lists": 3}
-    ranker = ranker_of(names, n_retrieved=7, scale=2.5, abstention=rule, figures=figures)
+    settings: dict[str, Any] = {
+        "n_retrieved": 7, "scale": 18 / 7, "abstention": Abstention("margin", 1 / 7),
+        "relevance": Relevance(9 / 7, -2 / 7, 1 / 70), "figures": {"n_lists": 3, "share": 3 / 7},
+    }  # fmt: skip
+    ranker = ranker_of(names, **settings)
     ranker.save(folder)
     loaded = load_ranker(folder, MODELS.__getitem__)
     assert loaded.fingerprint == ranker.fingerprint != ""
-    assert (loaded.n_retrieved, loaded.scale, loaded.abstention, loaded.figures) == (7, 2.5, rule, figures)
+    assert {name: getattr(loaded, name) for name in settings} == settings
     assert repr(loaded) == repr(ranker)
     for before, after in zip(*(r.score(CONTEXTS, [TEXTS] * 3) for r in (ranker, loaded)), strict=True):
         np.testing.assert_array_equal(before, after)
@@ -272,7 +276,7 @@ def test_counts_of_candidates_take_the_place_of_those_of_their_texts() -> None:
     counted = [replace(candidates[0], metadata={"count": 50}), *candidates[1:]]
     changed = {reply.id: reply.score for reply in ranker.rank("my wifi", counted)}
     was = int(COUNTS.of_texts(TEXTS[:1])[0])
-    assert changed["0"] - plain["0"] == pytest.approx(0.3 * (np.log1p(50) - np.log1p(was)), abs=1e-5)
+    assert changed["0"] - plain["0"] == pytest.approx(2 / 7 * (np.log1p(50) - np.log1p(was)), abs=1e-5)
     assert {id_: changed[id_] for id_ in "12345"} == pytest.approx({id_: plain[id_] for id_ in "12345"}, abs=1e-5)
     assert Ranker([part("bi"), (COUNTS, (0.5,)), (COUNTS, (0.25,))]).prior == 0.75
 
@@ -314,7 +318,7 @@ def test_a_ranker_opens_each_model_once_and_reads_weights_by_their_names(
     # a version with one more feature, which has another order
     monkeypatch.setattr(Words, "features", ("echo", "new", "match", "earlier", "overlap"))
     weights = {str(weighed.term.name): weighed.weights for weighed in load_ranker(tmp_path / "r", load).terms}
-    assert weights["words"] == (-1.0, 0.0, 0.2, -0.1, 0.7)
+    assert weights["words"] == (-1.0, 0.0, 1 / 7, -0.1, 5 / 7)
 
 
 class Lengths(ReplyTerm):  # without a kind, so that no ranker of another test finds it

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import multiprocessing
 import stat
 import time
@@ -304,6 +305,30 @@ def test_texts_that_were_written_do_not_count_as_waiting(tmp_path: Path, monkeyp
         log.show(record(number, 399))
         asyncio.run(log.record(record(100 + number)))  # when it returns, all before it are written
     assert (log.n_lost, len(log), len(log.store)) == (0, 0, 40)
+    log.close()
+
+
+def test_lists_are_written_as_they_come_before_and_after_failures(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without an outcome, and also after the first ones: those that wait are lost if the server dies."""
+    log, number = FeedbackLog(FeedbackSettings(file=str(tmp_path / "feedback.db"), keep_text=True)), itertools.count()
+    connection = log.store._connection
+
+    def show() -> tuple[int, int]:
+        log.show(record(next(number), 9_000))
+        log._thread.submit(int).result()  # after what was submitted before
+        return len(log), len(log.store)
+
+    said = "shown replies cannot be recorded at present: ResourceError"
+    for n_failures in (1, 2):
+        assert [show() for _ in range(3)] == [(0, 6 * n_failures - 6 + n) for n in (1, 2, 3)]
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count={pages}")  # the disk is full
+        assert [show() for _ in range(2)] == [(n, 6 * n_failures - 3) for n in (1, 2)]
+        connection.execute("PRAGMA max_page_count=1000000")
+        assert show() == (0, 6 * n_failures)  # all three
+        assert caplog.messages == [said] * n_failures  # once for each failure, however long it lasts
     log.close()
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -53,6 +53,7 @@ def truth(*parts: tuple[Term, Sequence[float]]) -> Ranker:
 
 
 BI, OTHER = WordEncoder("bi", 1), WordEncoder("other", 2)
+COUNTS = Counts.of({text: 1 + n**2 for n, text in enumerate(SAID)})
 EXAMPLE_LISTS = simulated(80, truth((EncoderTerm(BI), (3.0,))))
 
 
@@ -151,9 +152,15 @@ def test_the_choice_depends_only_on_the_lists_and_the_seed() -> None:
 # re-rankers
 
 
-def cross_choice(lists: Sequence[Example], terms: Sequence[Term], ms: float | None = None, **times: float) -> Choice:
+def cross_choice(
+    lists: Sequence[Example],
+    terms: Sequence[Term],
+    ms: float | None = None,
+    fixed: Mapping[Term, float] | None = None,
+    **times: float,
+) -> Choice:
     durations = {term: times.get(term.kind, 1.0) for term in terms}
-    return Choice(terms, ScoredLists(lists, None, lambda _, batches: batches), {}, durations, ms, 0)
+    return Choice(terms, ScoredLists(lists, None, lambda _, batches: batches), fixed or {}, durations, ms, 0)
 
 
 def test_a_reranker_is_tried_on_shortlists_which_equal_whole_lists_if_they_hold_all() -> None:
@@ -329,6 +336,35 @@ def test_fixed_weights_are_compared_with_the_model_without_them() -> None:
     none, some = (polyrank.tune([BI], EXAMPLE_LISTS, **settings, weights={"counts": weight}) for weight in (0, 1))
     assert none.gain["log_likelihood"]["mean"] == 0.0
     assert some.gain["log_likelihood"]["low"] > 0.0
+
+
+@pytest.mark.parametrize("weight", [None, 0.0, 0.5])
+def test_each_step_has_the_figures_of_the_terms_so_far(weight: float | None) -> None:
+    """The best model alone is the second; with a fixed weight the first one, the unit, is chosen all the same."""
+    terms: list[Term] = [EncoderTerm(OTHER), EncoderTerm(BI), COUNTS]
+    lists = simulated(30, truth((terms[0], (1.0,)), (terms[1], (2.0,))), noise=0.2)
+    searched = cross_choice(lists, terms)
+    searched.start()
+    choice = searched
+    if weight is not None:
+        choice = cross_choice(lists, terms, fixed={COUNTS: weight})
+        choice.start(searched)
+    assert choice.order == [terms[1] if weight is None else terms[0]]
+    choice.add(terms)
+    assert {*choice.order} >= {*terms[:2]}
+    alone = searched.held_out([terms[1]])
+    for n, step in enumerate(choice.curve()):
+        wanted = choice.held_out(choice.order[: n + 1])
+        assert step["terms"] == [term.name for term in choice.order[: n + 1]]
+        assert (step["R@1"]["mean"], step["MRR"]["mean"]) == pytest.approx(
+            (wanted.hit.mean(), wanted.reciprocal_rank.mean())
+        )
+    np.testing.assert_allclose(choice.likelihood, wanted.log_likelihood - alone.log_likelihood, atol=1e-9)
+    gain = choice.gain()
+    assert choice.alone is terms[1]
+    assert gain["log_likelihood"]["mean"] == pytest.approx((wanted.log_likelihood - alone.log_likelihood).mean())
+    assert gain["R@1"]["mean"] == pytest.approx((wanted.hit - alone.hit).mean())
+    assert gain["MRR"]["mean"] == pytest.approx((wanted.reciprocal_rank - alone.reciprocal_rank).mean())
 
 
 def test_a_model_alone_has_the_scale_of_log_odds() -> None:
