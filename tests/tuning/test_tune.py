@@ -15,6 +15,7 @@ import polyrank
 from polyrank import Example, Replies, build_index
 from polyrank.errors import DataError, UsageError
 from polyrank.index import open_index
+from polyrank.loading.models import resolve_model
 from polyrank.ranking.relevance import calibration_error, fit_relevance
 from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context
@@ -28,6 +29,7 @@ from polyrank.scorers.terms.words import WordCounts, Words
 from polyrank.tuning.choice import Choice
 from polyrank.tuning.durations import milliseconds
 from polyrank.tuning.scored import ScoredLists, Shortlists
+from polyrank.tuning.tune import _terms
 from word_models import PairScorer, WordEncoder
 
 SAID = [f"w{n}" for n in range(30)]
@@ -295,20 +297,44 @@ def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_terms_that_are_left_out_are_not_tried() -> None:
-    lists = EXAMPLE_LISTS[:30]  # what is tried does not depend on them
-    every = {row["kind"] for row in polyrank.tune([BI, "bm25"], lists, dialogues=lists).rows}
-    assert every == {"encoder", "counts", "hubs", "words", "lexical"}
-    for name, others in (
-        ("hubs", every - {"hubs"}),
-        ("lexical", every - {"lexical"}),
-        ("bi", {"counts", "words", "lexical"}),
-    ):
-        tuning = polyrank.tune([BI, "bm25"], lists, dialogues=lists, without=[name])
-        assert {row["kind"] for row in tuning.rows} == others
+    """By the name of a model, which leaves out what is made from it, or by kind: each kind leaves out only itself."""
+    models = [BI, OTHER, polyrank.load("bm25"), PairScorer()]
+    lists = simulated(40, truth((EncoderTerm(BI), (3.0,)), (EncoderTerm(OTHER), (3.0,))))
+    scored = ScoredLists(lists, None, lambda _, batches: batches)
+
+    def tried(*without: str) -> set[tuple[str, str]]:
+        return {(term.kind, term.name) for term in _terms(models, lists, without, scored, "cpu")}
+
+    every = tried()
+    assert every == {
+        ("encoder", "bi"), ("encoder", "other"), ("hubs", "hubs of bi"), ("hubs", "hubs of other"),
+        ("lexical", "bm25"), ("cross", "pairs"), ("counts", "counts"), ("words", "words"),
+    }  # fmt: skip
+    for kind in ("hubs", "lexical", "cross", "counts", "words"):
+        assert tried(kind) == {term for term in every if term[0] != kind}
+    for name in ("bi", "other", "bm25", "pairs"):
+        assert tried(name) == {term for term in every if name not in term[1].split()}
+    assert tried("encoder") == tried("bi", "other") == {term for term in every if term[0] not in ("encoder", "hubs")}
     with pytest.raises(UsageError, match="no term is called 'hub'; leave out one of counts, cross, encoder, hubs"):
         polyrank.tune([BI], EXAMPLE_LISTS, without=["hub"])
     with pytest.raises(UsageError, match="no term is left without bi, words; leave one of them in"):
         polyrank.tune([BI], EXAMPLE_LISTS, without=["bi", "words"])
+
+
+def test_a_reranker_that_ships_for_an_encoder_is_left_out_by_its_name() -> None:
+    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
+
+    class Corrected(WordEncoder):
+        precision = "fp32"
+        networks: Any = property(lambda self: (self,))
+
+    encoder, scored = Corrected("own", 1), ScoredLists(EXAMPLE_LISTS[:4], None, lambda _, batches: batches)
+    encoder.fingerprint = resolve_model("shipped:late").corrects
+    for models, without, n in (
+        ([encoder], (), 1), ([encoder], ("shipped:late",), 0), ([encoder], ("cross",), 0), ([BI], (), 0),
+    ):  # fmt: skip
+        found = _terms(models, (), without, scored, "cpu")
+        assert [term.name for term in found if term.kind == "cross"] == ["shipped:late"] * n
 
 
 def test_a_fixed_weight_is_kept() -> None:
@@ -365,6 +391,27 @@ def test_each_step_has_the_figures_of_the_terms_so_far(weight: float | None) -> 
     assert gain["log_likelihood"]["mean"] == pytest.approx((wanted.log_likelihood - alone.log_likelihood).mean())
     assert gain["R@1"]["mean"] == pytest.approx((wanted.hit - alone.hit).mean())
     assert gain["MRR"]["mean"] == pytest.approx((wanted.reciprocal_rank - alone.reciprocal_rank).mean())
+def test_the_steps_of_fixed_weights_start_at_the_unit_and_compare_with_the_best_model_alone() -> None:
+    """The second model is the best alone; with the fixed weight of counts, the first one may be."""
+    terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), Words(WordCounts.of(SAID))]
+    counts: Term = Counts.of({word: 3**n for n, word in enumerate(SAID)})
+    lists = simulated(60, truth((terms[0], (0.5,)), (terms[1], (1.0,)), (counts, (0.5,))))
+    plain = cross_choice(lists, terms)
+    plain.start()
+    for weight, best in ((0.0, 1), (1.0, 0)):
+        durations = dict.fromkeys((*terms, counts), 1.0)
+        choice = Choice([*terms, counts], plain.scored, {counts: weight}, durations, None, 0)
+        values = [choice.held_out([term]).log_likelihood.sum() for term in terms]
+        assert int(np.argmax(values)) == best
+        choice.start(plain)
+        choice.add(terms)
+        assert (choice.alone, choice.order[0]) == (terms[1], terms[0])
+        assert choice.first == plain.held_out([terms[1]])
+        assert len(choice.steps) == len(choice.order) > 1
+        for n, step in enumerate(choice.steps, 1):
+            assert step == choice.held_out(choice.order[:n])
+        gain = choice.steps[-1].log_likelihood - choice.first.log_likelihood
+        np.testing.assert_allclose(choice.likelihood, gain, atol=1e-12)
 
 
 def test_a_model_alone_has_the_scale_of_log_odds() -> None:

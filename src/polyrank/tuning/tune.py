@@ -13,7 +13,7 @@ from polyrank.ranking.weights import fit_weights
 from polyrank.records import Example
 from polyrank.scorers.open import open_model
 from polyrank.scorers.own import as_scorer
-from polyrank.scorers.protocols import Scorer
+from polyrank.scorers.protocols import Encoder, Scorer
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms import term_kinds
 from polyrank.scorers.terms.cross import CrossTerm
@@ -199,7 +199,8 @@ def _terms(
     names = [*term_kinds(), *(model.name for model in models), *SHIPPED_RERANKERS]
     if unknown := [name for name in without if name not in names]:
         raise UsageError(f"no term is called {unknown[0]!r}; leave out one of {', '.join(filter(None, names))}")
-    models = [model for model in models if model.name not in without]
+    no_encoder = EncoderTerm.kind in without
+    models = [one for one in models if one.name not in without and not (no_encoder and isinstance(one, Encoder))]
     present = {network.fingerprint for model in models for network in model.networks}
     shipped = [] if CrossTerm.kind in without else shipped_rerankers(present)
     new = [ref for ref in shipped if ref.name not in without and ref.fingerprint not in present]
@@ -210,7 +211,6 @@ def _terms(
     offer = replace(offer, scales=scales)
     kinds = [kind for name, kind in term_kinds().items() if name not in without and kind is not EncoderTerm]
     terms: list[Term] = [*encoders, *(term for kind in kinds for term in kind.offered(offer))]
-    terms = [term for term in terms if term.name not in without]
     if not terms:
         raise UsageError(f"no term is left without {', '.join(sorted(without))}; leave one of them in")
     return terms
