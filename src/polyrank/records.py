@@ -110,7 +110,7 @@ def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
         TypeError: ``values`` is a single context, or one of them has another type.
         UsageError: a context is empty.
     """
-    is_one = isinstance(values, str | Context)
+    is_one = isinstance(values, str | Context | Mapping)
     values = values if is_one else list(values)
     if is_one or any(isinstance(value, Mapping) for value in values):
         raise TypeError(f"{values!r} is one context, not a list of contexts; write [{values!r}]")

@@ -1,11 +1,13 @@
 """Records, words of messages, normal forms and remembered results, each with several parts."""
 
 import unicodedata
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from polyrank.errors import UsageError
-from polyrank.records import SHOWN, Candidate, Context, Example, turns_of
+from polyrank.records import SHOWN, Candidate, Context, Example, contexts_of, turns_of
 from polyrank.remembered import ENTRY_BYTES, INTEGER_BYTES, Remembered
 from polyrank.unicode import MOST_MARKS, normal_form
 from polyrank.wording import counted, percent
@@ -33,6 +35,32 @@ def test_a_context_may_be_only_a_background() -> None:
     for empty in ([], [" "], "", [{"role": "system", "content": "be brief"}]):
         with pytest.raises(UsageError, match="the context is empty"):
             Context.of(empty, [" "])
+
+
+def test_one_context_is_no_list_of_contexts() -> None:
+    """The keys of a message would be contexts, and the letters of a string."""
+    message, turns = {"role": "user", "content": "hi"}, ["a", "b"]
+    for one in ("hi", Context("hi"), message, [message], [turns, message], (message, "a")):
+        with pytest.raises(TypeError, match="is one context, not a list of contexts; write"):
+            contexts_of(one)  # type: ignore[arg-type]
+    for several in (["hi", turns, Context("hi"), [message, message]], []):
+        assert contexts_of(iter(several)) == [Context.of(one) for one in several] == contexts_of(several)
+
+
+def test_the_error_of_a_wrong_text_names_its_field_and_place() -> None:
+    makes: list[tuple[str, Callable[[Any], object]]] = [
+        ("turns", Context), ("turns", lambda some: Context.of(some, "a fact")),
+        ("background", lambda some: Context("hi", some)), ("context", Example),
+        ("background", lambda some: Example("hi", background=some)), ("candidates", lambda some: Example("hi", some)),
+    ]  # fmt: skip
+    for name, make in makes:
+        make(("a", "b"))
+        with pytest.raises(TypeError, match=rf"^{name}\[1\] = 3 is int; give a text$"):
+            make(["a", 3])
+        with pytest.raises(TypeError, match=rf"^{name}\[0\] = None is NoneType; give a text$"):
+            make((None, "a"))
+        with pytest.raises(TypeError, match=rf"^{name} = 5 is int; give a text or a list of texts$"):
+            make(5)
 
 
 def test_metadata_are_the_same_in_any_order_but_not_of_another_type() -> None:

@@ -619,6 +619,17 @@ def test_each_side_is_pooled_in_its_own_way(tiny_backbone: Path) -> None:
             torch.testing.assert_close(encoder.encode_contexts(tokens)[0][:, 0], alone[context])
             torch.testing.assert_close(encoder.encode_candidates(tokens), alone[candidate])
             assert encoder.is_plain == (context == candidate and len(context) == 1)
+            mixtures = encoder.context_mixture(tokens), encoder.candidate_mixture(tokens)
+            if candidate != context or context != ("sqrt_n",):  # of one output, or of more than one sum
+                assert mixtures == (None, None)
+                continue
+            for mixture in mixtures:
+                assert mixture is not None
+                torch.testing.assert_close((mixture.weights @ mixture.outputs)[:, 0], alone[context])
+    for name, value in (("skipped", (0, 1)), ("skipped", (1, 0)), ("pad_id", 0)):
+        encoder = SentenceEncoder([tower], [("sqrt_n",)])
+        setattr(encoder, name, value)
+        assert (encoder.context_mixture(tokens), encoder.candidate_mixture(tokens)) == (None, None)
 
 
 def test_new_words_have_the_mean_and_the_deviation_of_each_dimension(tiny_backbone: Path) -> None:

@@ -471,23 +471,29 @@ def test_a_scan_in_fp32_allows_for_errors_of_sums(compiled: bool, m: int) -> Non
 
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_scan_in_bf16_allows_for_errors_of_candidates(compiled: bool, m: int) -> None:
-    context = np.ones((m, D), np.float32)
+@pytest.mark.parametrize("size", [2.0**-9, 1.0, 2.0**9])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_scan_in_bf16_allows_for_errors_of_candidates(compiled: bool, m: int, size: float, cancelled: bool) -> None:
+    """Whatever the size of the context, and also if the computed product is 0, whose own error is none."""
+    context = np.full((m, D), size, np.float32)
     target = np.full(D, 1.0 + 2.0**-8 - 2.0**-20, np.float32)  # bf16 rounds it to one
-    pool, place = lost_and_found(target, context, float(D))
-    pool.vectors[np.arange(len(pool.rows)) != place, 0] = (
-        torch.from_numpy(pool.vectors[np.arange(len(pool.rows)) != place, 0]).bfloat16().float().numpy()
-    )
+    target[: D // 2 * cancelled] = -1.0
+    pool, place = lost_and_found(target, context, 0.0 if cancelled else size * D)
+    others = np.arange(len(pool.rows)) != place
+    pool.vectors[others, 0] = torch.from_numpy(pool.vectors[others, 0]).bfloat16().float().numpy()
     assert scanned("bf16", context, pool, 1, compiled=compiled) == best_of(pool, context, 1)
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_scan_in_bf16_allows_for_errors_of_contexts(compiled: bool, m: int) -> None:
+@pytest.mark.parametrize("size", [2.0**-9, 1.0, 2.0**9])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_scan_in_bf16_allows_for_errors_of_contexts(compiled: bool, m: int, size: float, cancelled: bool) -> None:
     context = np.full((m, D), 1.0 + 2.0**-8 - 2.0**-20, np.float32)
     context[:, 0] = 1.0
-    target = np.ones(D, np.float32)
-    pool, place = lost_and_found(target, context, float(D))
+    context[:, 1 : 1 + D // 2 * cancelled] = -1.0
+    target = np.full(D, size, np.float32)
+    pool, place = lost_and_found(target, context, 0.0 if cancelled else size * D)
     assert best_of(pool, context, 1) == [place]
     assert scanned("bf16", context, pool, 1, compiled=compiled) == [place]
 

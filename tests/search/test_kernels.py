@@ -796,6 +796,27 @@ def test_contexts_of_all_ways_share_a_scan(loops: Loops, most: int, monkeypatch:
             np.testing.assert_array_equal(found.scores, one.scores)
 
 
+@pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_part_of_a_block_has_its_own_scales(loops: Loops, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large block is scanned in parts. A number that counts for no context makes the scales in int8 rise or fall."""
+    monkeypatch.setattr(sys.modules[scan.__module__], "ROWS", (50, 50))
+    rng, d, machine = np.random.default_rng(5), 64, Machine(compiled=True, bf16=loops.amx)
+    names = [name for name in WAYS if WAYS[name].usable(d, machine)]
+    vectors = 4 * rng.normal(size=(420, d)).astype(np.float32)
+    vectors[:, 0] = np.exp(np.linspace(0.0, 5.0, 420))[::order]
+    pool, contexts = pooled(vectors), (rng.normal(size=(3, 1, d)) + 0.2 * rng.normal(size=(3, 5, d))) / 4
+    contexts[:, :, 0] = 0.0
+    contexts = contexts.astype(np.float32)
+    wanted = search(contexts, np.ones((3, 5), np.bool_), [pool], 6, ways=["plain"], compiled=False)
+    for name in names:
+        bests = [Best(context, 6) for context in contexts]
+        with torch.inference_mode():
+            scan([WAYS[name].query(best) for best in bests], pool, machine)
+        for best, one in zip(bests, wanted, strict=True):
+            np.testing.assert_array_equal(best.result(exact=True).rows, one.rows, err_msg=name)
+
+
 @by_amx
 def test_long_rows_are_bounded_in_registers_on_amx_machines(loops: Loops) -> None:
     rng = np.random.default_rng(3)

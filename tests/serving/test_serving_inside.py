@@ -7,10 +7,12 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from multiprocessing import Pipe
@@ -52,7 +54,7 @@ from polyrank.scorers.ranker import Ranker, as_ranker
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.protocol import Term
-from polyrank.serving.app import STATUSES, create_app
+from polyrank.serving.app import STATUSES, _release_idle_locks, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, MAX_SEARCHING, Server
 from polyrank.serving.errors import HttpError, http_error
@@ -222,6 +224,10 @@ def test_given_candidates_are_scored(client: TestClient, name: str, path: str) -
         answer = post(client, path, model="tiny", context="my wifi is down", candidates=texts)
         assert answer["scores"] == pytest.approx(scores.tolist(), abs=1e-5)
         assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] == n_tokens(name, texts)
+        facts = {"context": "my wifi is down", "background": ["the bill", "is high"]}
+        (known,) = polyrank.load(name).score([Context.of(*facts.values())], [texts])
+        found = post(client, path, model="tiny", candidates=texts, **facts)["scores"]
+        assert found == pytest.approx(known.tolist(), abs=1e-5) != pytest.approx(scores.tolist(), abs=1e-3)
         return
     found = post(client, path, model="tiny", query="my wifi is down", documents=texts, top_n=2)
     assert [row["index"] for row in found["results"]] == order[:2]
@@ -591,13 +597,15 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_
 
 
 def test_explanations(client: TestClient, index: Path) -> None:
-    with polyrank.open(index) as replies:
-        expected = replies.explain("my bill", "pay the bill").as_dict()
-    for reply in ({"text": "pay the bill"}, {"id": "r1"}):
-        answer = post(client, "/v1/explain", context="my bill", **reply)
-        assert answer.pop("model") == "support"
-        assert answer["score"] == pytest.approx(expected["score"], abs=1e-5)
-        assert set(answer) == set(json.loads(json.dumps(expected)))
+    for facts in ([], ["the light is red", "my router"]):
+        with polyrank.open(index) as replies:
+            expected = replies.explain(Context.of("my bill", facts), "pay the bill").as_dict()
+        for reply in ({"text": "pay the bill"}, {"id": "r1"}):
+            answer = post(client, "/v1/explain", context="my bill", background=facts, **reply)
+            assert answer.pop("model") == "support"
+            assert answer["score"] == pytest.approx(expected["score"], abs=1e-5)
+            assert set(answer) == set(json.loads(json.dumps(expected)))
+            assert len(answer["background"]) == len(facts)
     missing = client.post("/v1/explain", json={"context": "my bill", "id": "none"})
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     for wrong in ({}, {"text": "a", "id": "r1"}):
@@ -670,6 +678,34 @@ def test_an_index_is_locked_until_its_last_change_was_a_while_ago(
     open_writer(tmp_path / "index").close()
 
 
+def test_the_locks_of_all_idle_indexes_are_released_again_and_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyrank.serving.catalogue.IDLE_S", 0.0)
+    monkeypatch.setattr("polyrank.serving.app.CHECK_S", 0.0)
+    polyrank.build_index(tmp_path / "0", polyrank.load(name), [polyrank.Candidate("r0", "hello")])
+    for n in (1, 2):
+        shutil.copytree(tmp_path / "0", tmp_path / str(n))
+    server: Any = SimpleNamespace(
+        catalogues={path: Catalogue(path) for path in tmp_path.iterdir()}, threads=ThreadPoolExecutor(1)
+    )
+
+    async def changed_twice() -> None:
+        releasing = asyncio.create_task(_release_idle_locks(server))
+        for _ in range(2):
+            for catalogue in server.catalogues.values():
+                assert catalogue.remove(["none"]) == (0, 1)
+            for _ in range(9):  # each after one of the server's calls, in the same thread
+                await asyncio.get_running_loop().run_in_executor(server.threads, int)
+            for path in server.catalogues:
+                open_writer(path).close()
+        releasing.cancel()
+
+    assert len(server.catalogues) == 3
+    with server.threads:
+        asyncio.run(changed_twice())
+
+
 # --- feedback ---------------------------------------------------------------------------------------------------------
 
 
@@ -681,13 +717,15 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
     post(client, "/v1/respond", context="my bill", conversation="c" * 512)  # the longest name
     elsewhere = {
         "request_id": "mine", "action": "refused", "final_text": "no",
-        "shown": {"context": ["hi"], "results": [{"id": "x", "text": "t", "score": 1.0}], "model": "other"},
+        "shown": {"context": ["hi"], "background": ["a fact"], "results": [{"id": "x", "text": "t", "score": 1.0}],
+                  "conversation": "c2", "model": "other"},
     }  # fmt: skip
     assert post(client, "/v1/feedback", **elsewhere) == {"recorded": True}
     server: Server = cast(Any, client.app).app.state.server
     assert server.settings.feedback.file is not None
     with FeedbackStore(server.settings.feedback.file, keep_text=True) as store:  # as an application may
-        store.record(Shown("known", (Reply("x", 1.0, "t"),), Context(("hi",)), model="other"))
+        context = Context(("hi",), ("a fact",))
+        store.record(Shown("known", (Reply("x", 1.0, "t"),), context, conversation="c2", model="other"))
     assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": True}
     assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": False}
     again = [client.post("/v1/respond", json={"context": "hi"}, headers={"x-request-id": "own"}) for _ in range(2)]
@@ -1233,7 +1271,9 @@ def test_until_the_models_are_open_requests_are_to_be_repeated(name: str) -> Non
         TestClient(app, base_url="http://localhost") as client,
     ):
         patch.setattr(signal, "signal", lambda *_: None)
-        assert (client.get("/live").status_code, client.get("/ready").status_code) == (200, 503)
+        assert client.get("/live").status_code == 200
+        for early in (client.get("/ready"), client.get("/health"), client.head("/ready"), client.head("/health")):
+            assert (early.status_code, early.headers["retry-after"]) == (503, "1")
         early = client.post("/v1/score", json=body)
         assert (early.status_code, early.json()["error"]["code"]) == (503, "starting")
         assert early.headers["retry-after"] == "1"

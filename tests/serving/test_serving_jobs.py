@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from polyrank.records import Context
-from polyrank.serving.jobs import FIRST_COST, IN_TIME, SHORT_QUEUE, Job, JobQueue, OverloadedError
+from polyrank.serving.jobs import FIRST_COST, IN_TIME, SHORT_QUEUE, SMOOTHING, Job, JobQueue, OverloadedError
 from polyrank.serving.tasks import EmbedTask, ScoreTask
 
 TOGETHER = 100
@@ -140,6 +140,23 @@ def test_a_slow_first_batch_counts_in_part(loop: asyncio.AbstractEventLoop) -> N
     for _ in range(2 * SHORT_QUEUE):
         waiting.add(request(loop, 10))
     assert len(waiting) == 2 * SHORT_QUEUE
+
+
+def test_a_cost_is_of_the_tokens_of_a_whole_batch_and_of_its_kind(loop: asyncio.AbstractEventLoop) -> None:
+    waiting, batch = JobQueue(1_000, TOGETHER), request(loop, 10, 30, 60)
+    (one,) = request(loop, 1)
+    waiting.record_cost(batch, 2.0)
+    assert waiting.seconds(one) == pytest.approx(FIRST_COST + SMOOTHING * (0.02 - FIRST_COST))
+    measured(waiting, batch[::-1], 2.0)
+    measured(waiting, request(loop, 40, 10, name="b"), 1.5)
+    measured(waiting, request(loop, 0, 0, name="empty"), 1.0)  # as one token
+    kinds: list[tuple[dict[str, str], float]] = [
+        ({}, 0.02), ({"name": "b"}, 0.03), ({"name": "empty"}, 1.0), ({"operation": "embed"}, FIRST_COST),
+        ({"name": "c"}, FIRST_COST),
+    ]  # fmt: skip
+    for kind, cost in kinds:
+        (job,) = request(loop, 7, **kind)  # type: ignore[arg-type]  # no deadline
+        assert waiting.seconds(job) == pytest.approx(7 * cost, rel=1e-6)
 
 
 def test_a_batch_is_filled_to_the_last_token(loop: asyncio.AbstractEventLoop) -> None:

@@ -200,6 +200,19 @@ def test_a_word_that_is_also_a_name_is_none_at_the_start_of_a_sentence(sign: str
     assert len([*mentions(text, {"may": "agent"})]) == 1
 
 
+def test_a_name_has_up_to_six_words_each_after_two_titles_and_the_first_after_three() -> None:
+    people = {"zoe": "customer", "ann": "customer", "miller": "customer"}
+    for sign in " -":
+        for n in range(1, 7):
+            name = sign.join(["Zoe", "Ann", "Miller"][place % 3] for place in range(n))
+            assert [one[0] for one in mentions(f"I asked {name}: no", people)] == [name]
+            assert template(f"I asked {name}: no", people) == "I asked {customer}: no"
+    for first in ("", "Mrs ", "Mrs Dr ", "Frau Prof. Dr. "):
+        for between in ("", "von ", "van der "):
+            name = f"{first}Zoe {between}Ann {between}Miller"
+            assert [one[0] for one in mentions(f"I asked {name}", people)] == [name]
+
+
 def test_people_are_named_by_each_word_and_numbered_by_kind() -> None:
     people = {"zoe": "customer", "zoe-ann": "customer", "al": "agent", "may": "agent", "will": "customer"}
     text = (

@@ -22,9 +22,12 @@ from polyrank.models import new_model
 from polyrank.models.losses import cross_entropy, imitation
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
+from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
 from polyrank.training.inputs import Lists
+from polyrank.training.methods import make_step
+from polyrank.training.ranker import Ranker
 from polyrank.training.shares import share_of
 from polyrank.training.teacher import Teacher
 from processes import start
@@ -167,6 +170,28 @@ def test_phases_equal_their_formula_and_reach_only_their_network(tiny_backbone: 
     assert any(p.grad is not None for p in b.model.parameters())
     assert next(phases, None) is None
     assert a.model.training
+
+
+@pytest.mark.parametrize("config", [BI, CROSS, PolyConfig(n_codes=2, code_init="near_zero")])
+def test_a_sigmoid_is_of_the_scores_of_pairs_alone(tiny_backbone: Path, config: Any) -> None:
+    """As a lone network, and as one of two; masked scores stay 0."""
+    plain = make(tiny_backbone, config)
+    lists = [["wifi thanks", "bill thanks"], ["light thanks"]]
+    raw, allowed = plain.values(plain.inputs(BATCH, lists))
+    with_sigmoid = dataclasses.replace(plain, sigmoid=True)
+    found, _ = with_sigmoid.values(with_sigmoid.inputs(BATCH, lists))
+    wanted = raw.sigmoid() if config is CROSS else raw
+    torch.testing.assert_close(found, torch.where(allowed, wanted, 0.0))
+    assert allowed.tolist() == [[True, True], [True, False]]
+    ranker, files = Ranker(plain.model, plain.texts, make_scorer(plain.model, plain.texts), lambda *_: None), Path()
+    examples = [example for _, example in BATCH]
+    for method in ("listwise", "mutual"):
+        settings = train_config(method=method, sigmoid=True, n_negatives=1, precision="fp32")
+        made = make_step([ranker] * 2, settings, examples, device=CPU, seed=1, folder=files)
+        for step in (made.first, made.second) if isinstance(made, MutualStep) else (made,):
+            assert isinstance(step, ListwiseStep)
+            assert step.sigmoid
+            torch.testing.assert_close(step.values(step.inputs(BATCH, lists))[0], found)
 
 
 def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tiny_backbone: Path) -> None:

@@ -491,7 +491,11 @@ def test_out_of_memory_suggests_half_of_the_tokens(
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:
     recipe = plan(Path("x"), Path("x"), "train.betas=[0.8, 0.9]", "train.weight_decay=0.1")
-    groups = make_optimizer(network_of(tiny_backbone), recipe.train.of_network).param_groups
+    network = network_of(tiny_backbone)
+    new = {*map(id, network.new_parameters())}
+    for name, parameter in network.named_parameters():
+        assert (id(parameter) in new) == (not name.startswith("backbone.")), name
+    groups = make_optimizer(network, recipe.train.of_network).param_groups
     plain, decaying = sorted(groups, key=lambda group: group["weight_decay"])
     assert (plain["betas"], plain["weight_decay"]) == ((0.8, 0.9), 0.0)
     assert (decaying["betas"], decaying["weight_decay"], len(groups)) == ((0.8, 0.9), 0.1, 2)

@@ -24,7 +24,7 @@ from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
-from polyrank.scorers.terms.protocol import Term
+from polyrank.scorers.terms.protocol import Offer, Term
 from polyrank.scorers.terms.words import WordCounts, Words
 from polyrank.tuning.choice import Choice
 from polyrank.tuning.durations import milliseconds
@@ -152,6 +152,15 @@ def test_the_choice_depends_only_on_the_lists_and_the_seed() -> None:
 
 
 # re-rankers
+
+
+def test_an_offer_has_the_rerankers_of_the_user_and_those_that_ship() -> None:
+    named, installed = [BI, PairScorer("one"), OTHER, PairScorer("two")], [PairScorer("three"), WordEncoder("four", 4)]
+    offer = Offer(tuple(named), EXAMPLE_LISTS, installed=tuple(installed))
+    assert [encoder.name for encoder in offer.encoders] == ["bi", "other"]
+    assert [scorer.name for scorer in offer.rerankers] == ["one", "two", "three"]
+    assert [term.name for term in CrossTerm.offered(offer)] == ["one", "two", "three"]
+    assert [term.name for term in EncoderTerm.offered(offer)] == ["bi", "other"]
 
 
 def cross_choice(
