@@ -1,8 +1,11 @@
 """Several contexts, parts, pages and candidates of one text: each gets what it would get alone."""
 
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,18 +13,19 @@ import pytest
 import polyrank
 from polyrank.answering import build
 from polyrank.answering.build import add_to_index, update_counts
-from polyrank.answering.diversity import N_BEST
+from polyrank.answering.diversity import N_BEST, choose_diverse, word_similarity
 from polyrank.answering.replies import Replies
 from polyrank.errors import UsageError
 from polyrank.index import open_index, open_writer, read_filter
 from polyrank.ranking.abstention import Abstention
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25
+from polyrank.scorers.protocols import Floats
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
-from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.encoder import EncoderTerm, ScorerTerm
 from polyrank.scorers.terms.lexical import LexicalTerm
-from word_models import WordEncoder
+from word_models import PairScorer, WordEncoder
 
 WORDS = [f"w{n}" for n in range(30)]
 
@@ -115,6 +119,63 @@ def test_a_diverse_answer_may_have_more_replies_than_it_is_usually_chosen_from(t
     with Replies(model, open_index(tmp_path / "i")) as replies:
         for k in (3, n - 1):
             assert len(replies.answer("w1", k, diverse=True).ranked) == k
+
+
+class Meanwhile(PairScorer):
+    """Another process changes the index between the search and the choice of replies that differ."""
+
+    def __init__(self, change: Callable[[], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        self.change()
+        return super().score(contexts, candidates)
+
+
+@pytest.mark.parametrize("n_removed", [0, 1, 12])
+def test_replies_that_were_removed_meanwhile_are_compared_by_their_words(tmp_path: Path, n_removed: int) -> None:
+    model, texts = WordEncoder("words"), [f"{' '.join(WORDS[i : i + 5])} {'x' * i}" for i in range(12)]
+    polyrank.build_index(tmp_path / "i", model, [Candidate(text, text) for text in texts])
+
+    def remove() -> None:
+        with open_writer(tmp_path / "i") as writer:
+            writer.remove(texts[:n_removed])
+
+    ranker = Ranker([(EncoderTerm(model), (1.0,)), (ScorerTerm(Meanwhile(remove)), (1.0,))], n_retrieved=12)
+    ranker.name = "ranker"
+    with Replies(ranker, open_index(tmp_path / "i")) as replies:
+        found = replies.answer("w1 w9", 4, diverse=True).ranked
+    ranked = ranker.rank("w1 w9", texts)
+    words = choose_diverse(ranked, 4, word_similarity([one.text for one in ranked]), small_talk=False)
+    assert ([one.text for one in found] == [one.text for one in words]) == (n_removed > 0)
+    assert len(found) == 4
+
+
+def test_the_first_call_after_another_index_took_the_place_of_the_first_sees_it(tmp_path: Path) -> None:
+    model = WordEncoder("words")
+    ranker = Ranker([(EncoderTerm(model), (1.0,)), (Counts.of({"x": 1}), (0.5,))])
+    ranker.name = "ranker"
+    calls: list[tuple[Callable[[Replies], Any], Any]] = [
+        (lambda replies: replies.candidate("b").text, "new"),
+        (lambda replies: replies.count("new"), 9),
+        (lambda replies: replies.explain("hi", "new").parts["2 counts"].score, pytest.approx(np.log1p(9))),
+        (lambda replies: replies.explain("hi", candidate_id="b").candidate.text, "new"),
+        (lambda replies: len(replies.answer("hi").ranked), 2),
+        (lambda replies: len(Replies(model, replies.index).answer("hi", any_language=True).ranked), 2),
+        (len, 2),
+        (lambda replies: (replies.add(["other"]), len(replies))[1], 3),
+        (lambda replies: (replies.remove(["b"]), len(replies)), (1, 2)),
+    ]
+    polyrank.build_index(tmp_path / "i", ranker, [Candidate("a", "new", {"count": 3})])
+    opened = [Replies(ranker, open_index(tmp_path / "i")) for _ in calls]
+    pool = [Candidate("b", "new", {"count": 9}), Candidate("c", "old", {"count": 7})]
+    polyrank.build_index(tmp_path / "other", ranker, pool)
+    shutil.rmtree(tmp_path / "i")
+    (tmp_path / "other").rename(tmp_path / "i")
+    for replies, (call, expected) in zip(opened, calls, strict=True):
+        with replies:
+            assert call(replies) == expected
 
 
 def test_the_last_turn_decides_whether_the_customer_makes_small_talk(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,9 +37,10 @@ from polyrank.cli.ranking import _context
 from polyrank.cli.serving import read_options
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_pool
-from polyrank.errors import UsageError
+from polyrank.errors import LockedError, UsageError
 from polyrank.evaluation import evaluate, read_task
 from polyrank.evaluation.suspects import find_suspects
+from polyrank.index import open_writer
 from polyrank.records import Context, Ranked
 from polyrank.scorers.explanation import TokenShare
 from polyrank.scorers.protocols import Scorer
@@ -185,6 +188,58 @@ def test_a_progress_bar_shows_the_share_that_is_done(
     shares.append(re.findall(r"(\d+)%", capsys.readouterr().err)[-1:])
     console.cache_clear()
     assert shares == ([["25"], ["100"], ["75"], ["75"]] if known else [[]] * 4)
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Makes stderr a terminal for polyrank, or not."""
+
+    def use(is_terminal: bool) -> None:
+        console.cache_clear()
+        monkeypatch.setenv("FORCE_COLOR", "1" if is_terminal else "")
+        monkeypatch.setenv("COLUMNS", "100")
+
+    yield use
+    console.cache_clear()
+
+
+def test_bars_show_the_share_in_a_terminal_and_leave_no_trace(
+    terminal: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tracked() -> None:
+        assert list(track("reading", iter("abcd"), total=5)) == [*"abcd"]
+
+    def encoded() -> None:
+        with encoding_progress() as report:
+            report(1, 5)
+            report(4, 5)
+
+    for run_bar, label in ((tracked, "reading"), (encoded, "encoding")):
+        terminal(True)
+        run_bar()
+        shown = capsys.readouterr().err
+        assert "80%" in shown
+        erased = shown.rindex("\x1b[2K")  # erases a line
+        assert shown.rindex(label) < erased
+        assert label not in shown[erased:]
+        terminal(False)
+        run_bar()
+        assert capsys.readouterr().err == ""
+    terminal(True)
+    with ProgressDisplay() as display:
+        display.progress.add_task("fitting", total=None)
+    shown = capsys.readouterr().err
+    assert shown.rindex("fitting") > shown.rfind("\x1b[2K")  # other bars stay
+
+
+def test_a_pipe_gets_a_line_of_progress_every_minute_and_a_terminal_none(
+    terminal: Callable[[bool], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = count(0.0, 61.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    for is_terminal in (False, True):
+        terminal(is_terminal)
+        with encoding_progress() as report:
+            report(3000, 4000)
+        assert ("encoded 3,000 of 4,000 texts" in capsys.readouterr().err) is not is_terminal
 
 
 ROW = {"n_examples": 9, "n_candidates": 9}
@@ -358,6 +413,26 @@ def test_ids_of_several_lines_are_removed(tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("x\ny\nz\nzz\n", "utf-8")
     again = run("index", "add", tmp_path / "i", tmp_path / "more.txt").stderr
     assert "added 1 (3 were already in the index), now 5 candidates" in again
+
+
+def test_commands_that_change_an_index_wait_for_another_writer_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = written(tmp_path / "r.jsonl", [{"text": "reply a", "count": 5}])
+    index = tmp_path / "i"
+    polyrank.build_index(index, "shipped:convert", rows)
+    sleeps: list[float] = []
+    for command, *arguments in (
+        ("snapshot", index, "-o", tmp_path / "copy"), ("update-counts", index, rows), ("remove", index, "a"),
+        ("compact", index), ("add", index, rows),
+    ):  # fmt: skip
+        writer = open_writer(index)
+        sleeps.clear()
+        monkeypatch.setattr(time, "sleep", lambda seconds, writer=writer: (sleeps.append(seconds), writer.close()))
+        refused = CliRunner().invoke(app, ["index", command, *map(str, arguments)])
+        assert (type(refused.exception), sleeps) == (LockedError, []), command
+        run("index", command, *arguments, "--wait", "60")
+        assert len(sleeps) == 1, command
 
 
 def test_only_stated_counts_are_updated(tmp_path: Path) -> None:

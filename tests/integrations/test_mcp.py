@@ -3,20 +3,28 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("mcp", reason="polyrank[mcp] is not installed")
 
 from mcp import Client, StdioServerParameters
 
 import polyrank
+from polyrank.answering.replies import Replies
+from polyrank.index import open_index
 from polyrank.integrations.mcp import make_server
 from polyrank.ranking.abstention import Abstention
 from polyrank.ranking.relevance import Relevance
+from polyrank.records import ContextLike, contexts_of
+from polyrank.scorers.protocols import Floats
 from polyrank.scorers.ranker import as_ranker
+from word_models import WordEncoder
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
 ASKED = ["hello", "my wifi is down"]
@@ -120,6 +128,52 @@ def test_a_server_may_be_read_only_abstain_and_rank_all(index: Path) -> None:
         assert nothing["abstained"] is True
         assert {*all_of_them["replies"][0]} == {"index", "text", "score"}
         replies.remove(["copy"])
+
+
+class Picky(WordEncoder):
+    """A user's own model, which raises a TypeError for some texts."""
+
+    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
+        self.check([turn for context in contexts_of(contexts) for turn in context.turns])
+        return super().encode_contexts(contexts)
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
+        self.check(candidates)
+        return super().encode_candidates(candidates)
+
+    def check(self, texts: Sequence[str]) -> None:
+        if any("7" in text for text in texts):
+            raise TypeError("write numbers as words")
+
+
+def test_the_server_introduces_itself_and_every_tool_explains_its_refusals(tmp_path: Path) -> None:
+    """An agent learns from them when to use the tools, and how to correct a call."""
+    polyrank.build_index(tmp_path / "i", Picky("picky"), REPLIES)
+    calls: list[tuple[str, dict[str, Any], str]] = [
+        ("suggest", {"conversation": ["7 bills"]}, "write numbers as words"),
+        ("rank", {"conversation": ["hi"], "candidates": ["7 bills"]}, "write numbers as words"),
+        ("explain", {"conversation": ["hi"], "text": "7 bills"}, "write numbers as words"),
+        ("add", {"text": "7 bills"}, "write numbers as words"),
+        ("suggest", {"conversation": ["hi"], "k": 0}, "request at least one reply"),
+        ("rank", {"conversation": ["hi"], "candidates": REPLIES, "k": 0}, "request at least one candidate"),
+        ("explain", {"conversation": ["hi"], "text": "a", "reply_id": "b"}, "give one of them"),
+        ("add", {"text": "bye", "reply_id": polyrank.data.text_id(REPLIES[0])}, "in the index"),
+    ]
+
+    async def introduced(server: Any) -> tuple[Any, ...]:
+        async with Client(server) as client:
+            tools = (await client.list_tools()).tools
+            return client.server_info.name, client.server_info.version, client.instructions, tools
+
+    with Replies(Picky("picky"), open_index(tmp_path / "i")) as replies:
+        name, version, instructions, tools = asyncio.run(introduced(make_server(replies)))
+        assert (name, version) == ("polyrank", polyrank.__version__)
+        assert "Call suggest with the conversation, oldest turn first, before you answer" in instructions
+        assert all(len(tool.description or "") > 50 for tool in tools)
+        _, *found = asyncio.run(called(make_server(replies), [call[:2] for call in calls]))
+        for (tool, _, reason), refusal in zip(calls, found, strict=True):
+            assert reason in refusal, (tool, refusal)
+        assert len(replies) == len(REPLIES)
 
 
 @pytest.mark.deep

@@ -325,11 +325,11 @@ class Replies(Closing):
             text: of the reply.
             filter: that the candidates pass; None: all.
         """
+        self.index.refresh()
         most, after = 0.0, 0
         while True:
             page = self.index.page(after=after, n=1000, words=[text[:1000]], filter=filter)  # that hold the text
-            counts = [as_count(c.metadata.get(COUNT_FIELD)) for c in page.candidates if c.text == text]
-            most = max([most, *counts])
+            most = max([most, *(as_count(c.metadata.get(COUNT_FIELD)) for c in page.candidates if c.text == text)])
             if page.next is None:
                 return most
             after = page.next
