@@ -3,25 +3,30 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from convert_models import POLICY, TINY
 from polyrank.config.recipe import DataConfig, Recipe
-from polyrank.config.train import CONVERT_PRETRAINING
+from polyrank.config.train import CONVERT_PRETRAINING, NetworkTraining, TrainConfig
 from polyrank.data import read_examples
 from polyrank.errors import DataError
 from polyrank.evaluation import evaluate, summarise
+from polyrank.models import Network
 from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import train
 from polyrank.training.data import load_data
+from polyrank.training.learner import Learner, Loss
+from polyrank.training.loop import fit
 from polyrank.training.ranker import validation_figures
 from train_settings import train_config
 
@@ -111,6 +116,78 @@ def stops(figures: Sequence[float], patience: int) -> int:
         if number > patience and max(figures[: number - patience]) >= max(figures[number - patience : number]):
             return number
     return len(figures)
+
+
+class Number(Network):
+    """One weight, whose square is its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def shape(self) -> dict[str, Any]:
+        return {}
+
+    def trunks(self) -> list[Any]:
+        return []
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        return []
+
+
+class Together:
+    """Numbers trained together, with a validation of each after every update."""
+
+    n_steps, ahead = 12, False
+
+    def __init__(self, n: int) -> None:
+        self.networks = [Number() for _ in range(n)]
+
+    def rows(self, number: int) -> tuple[None, int]:
+        return None, 0
+
+    def counts(self, rows: None) -> dict[str, int]:
+        return {"n_examples": 1}
+
+    def check(self, done: int) -> dict[str, float] | None:
+        return {"epoch": float(done)}
+
+    def too_large(self, rows: None) -> str:
+        return ""
+
+    def prepare(self, rows: None, epoch: int) -> None:
+        return None
+
+    def losses(self, batch: None, number: int) -> Iterator[Loss]:
+        yield from (Loss(network.weight.square().sum()) for network in self.networks)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_networks_that_train_together_end_once_none_has_improved_for_a_while(tmp_path: Path, n: int) -> None:
+    """Each keeps its own best version: of random figures, by hand."""
+    generator, ends = np.random.default_rng(n), set()
+    for number in range(6):
+        figures, together = generator.integers(5, size=(n, 12)).tolist(), Together(n)
+        learners = []
+        for row, (network, values) in enumerate(zip(together.networks, figures, strict=True)):
+            (folder := tmp_path / f"{number}-{row}").mkdir()
+            validations = iter([{"loss": 1.0, "R@1": float(value)} for value in values])
+            learners.append(
+                Learner(
+                    model=network, settings=NetworkTraining(train_layers="all"), folder=folder, name=str(row),
+                    save_best=lambda _: None, evaluate=partial(next, validations),
+                )
+            )  # fmt: skip
+        results = fit(
+            learners, together, together, TrainConfig(precision="fp32", early_stopping=3), seed=1,
+            folder=tmp_path, device=torch.device("cpu"),
+        )  # fmt: skip
+        first_best = [[values.index(max(values[:done])) + 1 for done in range(1, 13)] for values in figures]
+        waits = [min(done - best[done - 1] for best in first_best) for done in range(1, 13)]
+        end = next((done for done, wait in enumerate(waits, 1) if wait >= 3), 12)
+        assert [(one.n_steps, one.best_step) for one in results] == [(end, best[end - 1]) for best in first_best]
+        ends.add(end)
+    assert len(ends) > 2
 
 
 def test_updates_do_not_depend_on_validation_lists(tmp_path: Path, write_rows: Write) -> None:

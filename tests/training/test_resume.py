@@ -23,7 +23,7 @@ import polyrank
 from convert_models import BATCH, CORPUS, POLICY, TINY, make
 from polyrank.config.schedules import ConstantSchedule, LinearSchedule
 from polyrank.config.train import NetworkTraining
-from polyrank.errors import ArtifactError, ConfigError, DivergedError
+from polyrank.errors import ArtifactError, ConfigError, DivergedError, UsageError
 from polyrank.loading.recipes import resolve_recipe
 from polyrank.models import Convert, new_model
 from polyrank.models.artifacts import save_model
@@ -34,7 +34,7 @@ from polyrank.storage.durable import write_file
 from polyrank.text import ConvertTexts
 from polyrank.training import FitResult, fit_together, loop
 from polyrank.training.batches import BatchOrder
-from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
+from polyrank.training.checkpoints import load_checkpoint, read_progress, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.inputs import InBatch, Positions
 from polyrank.training.learner import Learner, Loss
@@ -252,6 +252,42 @@ def test_what_a_run_without_a_checkpoint_left_is_not_used(tmp_path: Path) -> Non
     TRAINING.check_folder(tmp_path, resume=False, overwrite=False)
     assert TRAINING.begin(tmp_path, {}, longer=False, notify=print) is None
     assert not (tmp_path / "mined-0.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "begun", "other"),
+    [
+        (
+            TRAINING,
+            ["checkpoint.safetensors", "metrics.jsonl", "model", "result.json", "retriever/metrics.jsonl",
+             "retriever/model", "reranker/metrics.jsonl", "reranker/model"],
+            ["recipe.json", "run.lock", "tensorboard", "teacher-scores-1.npy", "mined-0.npy"],
+        ),
+        (
+            PRETRAINING,
+            ["checkpoint.safetensors", "metrics.jsonl", "model", "pretrained.json"],
+            ["pretraining.json", "run.lock", "tensorboard", "tokens", "tokenizer.json"],
+        ),
+    ],
+    ids=["training", "pre-training"],
+)  # fmt: skip
+def test_any_file_of_a_run_protects_its_folder(
+    tmp_path: Path, kind: RunKind, begun: Sequence[str], other: Sequence[str]
+) -> None:
+    """A run that died early, or whose other files were removed, has only one; without these nothing is lost."""
+    cleared = [name for name in (*begun, *other) if not name.endswith(("model", "run.lock", "recipe.json"))]
+    for number, name in enumerate((*begun, *other, "notes.txt")):
+        folder = tmp_path / str(number)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("{}")
+        assert kind.has_begun(folder) == (name in begun), name
+        for resume, overwrite in ((True, False), (False, True)):
+            kind.check_folder(folder, resume=resume, overwrite=overwrite)
+        refused = {"notes.txt": "which is not from a training"}.get(name, "holds an earlier run; pass `resume=True`")
+        with nullcontext() if name in other else pytest.raises(UsageError, match=refused):
+            kind.check_folder(folder, resume=False, overwrite=False)
+        kind.clear(folder)
+        assert (folder / name).exists() == (name not in cleared), name
 
 
 @pytest.mark.parametrize("kind", [TRAINING, PRETRAINING], ids=["training", "pre-training"])
@@ -749,11 +785,15 @@ def test_a_checkpoint_replaces_the_one_before(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.safetensors"]
 
 
-def test_half_a_checkpoint_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, parts(5), {})
+def test_half_a_checkpoint_or_one_without_progress_is_damaged(tmp_path: Path) -> None:
+    path, loaded = tmp_path / "checkpoint.safetensors", parts(5)
+    save_checkpoint(path, loaded, {})
     whole = path.read_bytes()
-    for content in (whole[:-10], whole[:50], b""):
+    foreign = [safetensors.torch.save({"a": torch.zeros(1)}, notes) for notes in (None, {}, {"progress": "{"})]
+    for content in (whole[:-10], whole[:50], b"", *foreign):
         path.write_bytes(content)
         with pytest.raises(ArtifactError, match="is damaged"):
-            load_checkpoint(path, parts(5))
+            load_checkpoint(path, loaded)
+        if content != whole[:-10]:  # it reads the header alone
+            with pytest.raises(ArtifactError, match="is damaged"):
+                read_progress(path)

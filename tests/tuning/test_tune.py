@@ -1,6 +1,7 @@
 """``polyrank.tune``: what it chooses from simulated answers, its bounds and options, its cache, and users' objects."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -300,6 +301,41 @@ def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyrank.tuning.durations.MAX_ROWS", 100)  # of more, the time is a multiple
     few, many = (milliseconds(EncoderTerm(BI), lists, n, n_reranked=25) for n in (100, 10**7))
     assert many > 100 * few
+
+
+def test_the_table_of_a_tuning_has_the_figures_of_each_term() -> None:
+    """The first term has nothing before it to compare with, and one that was not chosen has no figures."""
+
+    def figures(mean: float) -> dict[str, dict[str, float]]:
+        return {
+            name: {"mean": mean + n, "low": mean + n - 0.01, "high": mean + n + 0.01}
+            for n, name in enumerate(("R@1", "MRR"))
+        }
+
+    chosen = {"kind": "words", "name": "shared", "weights": {"a": 0.25, "b": -2.0}, "milliseconds": 0.5}
+    rows: list[dict[str, Any]] = [
+        {"kind": "encoder", "name": "bi", "weights": {"score": 1.0}, "milliseconds": 3.25, "without": figures(-0.3)},
+        {**chosen, "with": figures(0.02), "without": figures(-0.04)},
+        {"kind": "counts", "name": "counts", "weights": {}, "milliseconds": 0},
+    ]
+    held_out = cross_choice(EXAMPLE_LISTS[:4], [EncoderTerm(BI)]).first
+    tuning = polyrank.Tuning(truth((EncoderTerm(BI), (1.0,))), True, "bi", rows, [], figures(0.05), 1_234, held_out)
+    assert repr(tuning) == "Tuning(Ranker(1 bi), R@1 +5.0 (+4.0 to +6.0) over bi, 1,234 lists)"
+    cells = [re.findall("<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in tuning._repr_html_().split("</tr>")[:-1]]
+    assert cells == [
+        ["term", "weight", "R@1 with it", "R@1 without it", "ms"],
+        ["bi", "1", "", "-30.0 (-31.0 to -29.0)", "3.2500"],
+        ["shared", "0.25, -2", "+2.0 (+1.0 to +3.0)", "-4.0 (-5.0 to -3.0)", "0.5000"],
+        ["counts", "", "", "", "0.0000"],
+    ]
+    pytest.importorskip("pandas")
+    frame = tuning.to_pandas()
+    assert frame[["kind", "name", "milliseconds"]].values.tolist() == [
+        ["encoder", "bi", 3.25], ["words", "shared", 0.5], ["counts", "counts", 0],
+    ]  # fmt: skip
+    for name, values in (("R@1 with", [None, 0.02, None]), ("R@1 without", [-0.3, -0.04, None]),
+                         ("weight of score", [1.0, None, None]), ("weight of b", [None, -2.0, None])):  # fmt: skip
+        assert [None if math.isnan(value) else value for value in frame[name]] == values, name
 
 
 # options
