@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +23,7 @@ jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted([*(ROOT / "runs/recipes").glob("*.toml"), *(ROOT / "runs/papers").glob("*.toml")])
 RECIPES.remove(ROOT / "runs/papers/published.toml")  # the papers' figures
+MUTUAL = {"train": {"method": {"kind": "mutual"}}}
 SMALLEST = {"output": "run", "model": {"kind": "bi"}, "data": {"train": "train.jsonl"}}
 
 
@@ -46,6 +48,12 @@ def test_the_schema_accepts_every_recipe_of_this_repository(path: Path) -> None:
     [
         {"model": {"kind": "no"}},
         {"model": {"backbone": "embedded"}},
+        {"reranker": {}, **MUTUAL},
+        {"reranker": {"backbone": "embedded"}, **MUTUAL},
+        {"reranker": {"kind": "convert"}, **MUTUAL},
+        {"reranker": {"kind": "cross", "train": {"batch_size": 4}}, **MUTUAL},
+        {"reranker": {"kind": "cross", "train": {"lr": "fast"}}, **MUTUAL},
+        {"reranker": {"kind": "cross", "n_codes": 4}, **MUTUAL},
         {"model": {"kind": "bi", "n_codes": 4}},
         {"data": {"train": 3}},
         {"train": {"lr": "fast"}},
@@ -63,6 +71,16 @@ def test_the_schema_refuses_what_polyrank_refuses(change: dict[str, Any]) -> Non
     with pytest.raises(ConfigError):
         recipe_from_dict(SMALLEST | change)
     assert faults(SMALLEST | change)
+
+
+@pytest.mark.parametrize("left_out", ["", *SMALLEST])
+def test_a_key_is_required_in_the_schema_if_polyrank_requires_it(left_out: str) -> None:
+    values = {name: value for name, value in SMALLEST.items() if name != left_out}
+    for more in ({}, {"reranker": {"kind": "cross", "train": {"lr": 1e-3}}, **MUTUAL}):
+        required = left_out in ("output", "model")
+        with pytest.raises(ConfigError) if required else nullcontext():
+            recipe_from_dict(values | more)
+        assert bool(faults(values | more)) == required
 
 
 @pytest.mark.parametrize(("table", "kind"), [("data", DataConfig), ("text", TextPolicy), ("train", TrainConfig)])

@@ -49,6 +49,10 @@ ONE = [(("q",), ("right", "bad", "worse"), (0,))]
         {"messages": [{"role": "user", "content": "q"}],
          "positive_messages": [[{"role": "assistant", "content": "right"}]],
          "negative_messages": [[{"role": "user", "content": "bad"}], [{"role": "user", "content": "worse"}]]},
+        {"messages": [{"role": "user", "content": "q"}],
+         "positive_messages": [[{"role": "user", "content": "q"}, {"role": "assistant", "content": "right"}]],
+         "negative_messages": [[{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]
+                               for text in ("bad", "worse")]},
         {"query": "q", "docs": ["right", "bad", "worse"], "labels": [1, 0, 0]},
         {"query": "q", "documents": ["right", "bad", "worse"], "labels": [True, False, False]},
     ],

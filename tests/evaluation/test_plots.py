@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from polyrank.cli.console import check_plot_path
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import plot_comparison
-from polyrank.evaluation.plots import LINES, MARKERS, style
+from polyrank.evaluation.plots import INCHES_PER_LABEL, LINES, MARKERS, height_for, style
 
 
 @pytest.fixture
@@ -59,9 +59,17 @@ def test_a_comparison_shows_intervals_and_seeds(figures: list[Any], tmp_path: Pa
     np.testing.assert_allclose(spans, [[30, 45], [58, 62]])  # an interval, and a standard deviation over seeds
     (seeds,) = (line for line in first.get_lines() if line.get_marker() == "|" and len(line.get_xdata()) == 2)
     np.testing.assert_allclose(np.asarray(seeds.get_xdata(), float), [58, 62])
-    assert (
-        figures[0].get_suptitle().startswith("100 examples, 20 candidates each\nbars: 95% intervals; of several seeds")
-    )
+    title = figures[0].get_suptitle()
+    assert title.startswith("100 examples, 20 candidates each\nbars: 95% intervals; of several seeds")
+    for axes, share in ((first, 40), (second, 50)):  # a dotted line at the first model's figure, which the title names
+        (dotted,) = (line for line in axes.get_lines() if line.get_linestyle() == ":")
+        assert dotted.get_xdata() == pytest.approx([share, share])
+    assert title.endswith("; dotted: bm25")
+
+
+@pytest.mark.parametrize(("n", "inches"), [(1, 4.0), (9, 4.0), (40, 1.2 + 40 * INCHES_PER_LABEL)])
+def test_a_figure_is_as_high_as_its_labels_need_and_never_flat(n: int, inches: float) -> None:
+    assert height_for(n) == pytest.approx(inches)
 
 
 def test_a_comparison_shows_metrics_of_only_one_model(figures: list[Any], tmp_path: Path, rows: list[Any]) -> None:

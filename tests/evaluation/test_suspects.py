@@ -10,7 +10,7 @@ import pytest
 
 from polyrank import BM25, Candidate, Example, TfIdf, evaluate
 from polyrank.errors import UsageError
-from polyrank.evaluation.suspects import find_suspects, is_near_copy
+from polyrank.evaluation.suspects import find_suspects, is_near_copy, write_suspects
 from polyrank.scorers.protocols import Scorer
 from processes import run
 
@@ -97,6 +97,16 @@ def test_a_pool_has_no_suspects() -> None:
     pool = [Candidate(str(i), f"{word} {i}") for i, word in enumerate(WORDS)]
     with pytest.raises(UsageError, match="leave the pool out"):
         find_suspects([evaluate(BM25(), lists, pool=pool)], lists)
+
+
+def test_suspects_are_readable_in_every_language(tmp_path: Path) -> None:
+    suspects = [
+        {"id": name, "context": ["größer"], "given": "是的", "near_copies": ["👩\u200d💻\u2028"]} for name in "ab"
+    ]
+    write_suspects(tmp_path / "odd.jsonl", suspects)
+    lines = (tmp_path / "odd.jsonl").read_text("utf-8").removesuffix("\n").split("\n")
+    assert [json.loads(line) for line in lines] == suspects
+    assert all("größer" in line and "是的" in line and "👩\u200d💻" in line for line in lines)
 
 
 def test_the_command_writes_them(tmp_path: Path) -> None:

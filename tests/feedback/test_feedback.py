@@ -1,5 +1,6 @@
 """Feedback: acknowledged records survive, texts are stored only on request, and accepted replies become examples."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -101,6 +102,9 @@ def test_equal_contexts_have_equal_codes_and_others_do_not() -> None:
     codes = [context_code(context) for context in contexts]
     assert len({*codes}) == len(contexts)
     assert codes == [context_code(replace(context)) for context in contexts]
+    # files keep codes, so later versions must compute the same
+    written = '[["schön 👩","a\\n\\"b\\""],["c"]]'
+    assert context_code(Context(("schön 👩", 'a\n"b"'), ("c",))) == hashlib.sha256(written.encode()).hexdigest()
 
 
 def test_the_name_of_a_file_is_durable_before_its_first_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,6 +369,10 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: shown("r", "hi", "dabcbc"), "request 'r' shows reply 'b' twice"),
         (lambda: Shown("r", tuple(Reply(f"{i}") for i in range(1001))), "shows 1,001 replies, the limit is 1,000"),
         (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
+        (lambda: shown("r", Context(("hi", "  ", "bye"))), "a turn is '  '; use a non-empty string"),
+        (lambda: shown("r", Context(("hi", "\udc00 wifi"))), "a turn contains a lone surrogate at 0"),
+        (lambda: shown("r", Context(("hi",), ("b", ""))), "a background line is ''; use a non-empty string"),
+        (lambda: shown("r", Context(("hi",), ("b", "a\udc00"))), "a background line contains a lone surrogate at 1"),
         (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
         (lambda: shown("r", Context(("x" * 999_970,), ("y" * 6, "z" * 7)), "abc"), "have 1,000,001 characters, the"),
         (lambda: Outcome("r", "edited", "a", "x" * 1_000_001), "have 1,000,001 characters, the limit is 1,000,000"),

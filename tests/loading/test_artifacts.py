@@ -195,7 +195,14 @@ def test_an_existing_folder_is_not_replaced_by_default(tiny_backbone: Path, tmp_
 def test_pickles_are_never_read(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
     (tmp_path / "config.json").write_text("{}", "utf-8")
-    with pytest.raises(ArtifactError, match="is a pickle, which can run code"):
+    (tmp_path / "2_Dense").mkdir()
+    for part in (None, "2_Dense/model.safetensors", "safetensors"):  # weights of another module, or of none
+        if part:
+            (tmp_path / part).write_bytes(b"")
+        with pytest.raises(ArtifactError, match="is a pickle, which can run code"):
+            resolve_backbone(str(tmp_path))
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(ArtifactError, match=r"has no \.safetensors weights"):
         resolve_backbone(str(tmp_path))
 
 

@@ -182,6 +182,8 @@ def test_seeds_in_the_working_directory_are_of_one_model(
     for seed in (1, 2):
         shutil.copytree(tiny_encoders["bi"], tmp_path / f"seed-{seed}" / "model")
     monkeypatch.chdir(tmp_path)
+    for names in (["seed-1/model", "seed-2/model"], ["."]):
+        assert [one.name for one in resolve_contestants(names)] == [".", "."]  # seeds of a model are compared as one
     found = resolve_runs(["seed-1/model", "seed-2/model"])
     assert [(one.group, one.seed) for one in found] == [(".", 1), (".", 2)]
 
@@ -213,6 +215,7 @@ def test_the_models_of_a_mutual_training_are_those_of_each_network_by_seed(
     ]
     found = resolve_runs([str(tmp_path / "run")])
     assert [(one.group, one.seed) for one in found] == [(f"{tmp_path / 'run'}/{name}", seed) for name, seed in networks]
+    assert [one.name for one in resolve_contestants([str(tmp_path / "run")])] == [one.group for one in found]
     assert unfinished_seeds(str(tmp_path / "run")) == []
     shutil.rmtree(tmp_path / "run/seed-10/retriever")
     assert unfinished_seeds(str(tmp_path / "run")) == []

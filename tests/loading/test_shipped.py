@@ -188,7 +188,7 @@ def test_the_larger_model_is_small_enough_and_carries_over() -> None:
     assert scores.argmax(1).tolist() == [0, 1, 2]
 
 
-def test_the_second_stage_corrects_the_larger_model() -> None:
+def test_the_second_stage_corrects_the_larger_model(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
     encoder = load_encoder("shipped:minilm")
     late, both = load_stage("shipped:late"), load("shipped:rerank")
@@ -201,6 +201,9 @@ def test_the_second_stage_corrects_the_larger_model() -> None:
     assert [each.term.fingerprint for each in both.terms if each.term.kind == "cross"] == [late.fingerprint]
     assert [ref.name for ref in shipped_rerankers([encoder.fingerprint])] == ["shipped:late"]
     assert shipped_rerankers([late.fingerprint]) == []
+    for names in (("shipped:absent", "shipped:late"), ("shipped:late", "shipped:absent")):  # one is not installed
+        monkeypatch.setattr("polyrank.loading.models.SHIPPED_RERANKERS", names)
+        assert [ref.name for ref in shipped_rerankers([encoder.fingerprint])] == ["shipped:late"]
     folder = model_folder("shipped:late")
     assert {dtypes for part in read_sizes(folder) for dtypes in part.dtypes} == {"fp16"}
     assert sum(part.n_bytes for part in read_sizes(folder)) < 8e6  # the layers of shipped:minilm are not stored again
