@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
+from polyrank import Replies, build_index
 from polyrank.cli import main
 from polyrank.cli.mining import mine as mine_command
 from polyrank.config.models import BiConfig, TextPolicy
@@ -22,6 +23,7 @@ from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.train import NegativesConfig
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.index import open_index
 from polyrank.models import new_model
 from polyrank.negatives.hard import (
     HardNegatives,
@@ -30,7 +32,7 @@ from polyrank.negatives.hard import (
     hard_candidates,
     same_words,
 )
-from polyrank.negatives.mine import from_pool, mine, with_texts
+from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
 from polyrank.negatives.random import GivenNegatives, MixedNegatives, RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
@@ -42,6 +44,7 @@ from polyrank.training.batches import BatchOrder
 from polyrank.training.methods import make_negatives
 from polyrank.training.ranker import Ranker
 from train_settings import loss_of, toy_recipe, train_config
+from word_models import WordEncoder
 
 POOL = [
     "wifi is down",
@@ -107,6 +110,17 @@ def test_an_encoders_pool_is_searched_and_encoded_once(tiny_backbone: Path) -> N
             assert len(set(answer[row])) == len(answer[row])
             np.testing.assert_allclose([score_of[text] for text in answer[row]], best[: len(answer[row])], rtol=1e-5)
         assert [len(answer[row]) for answer in found] == [1, 7, 140]
+
+
+def test_an_index_is_mined_as_deep_as_its_pool(tmp_path: Path) -> None:
+    encoder, pool = WordEncoder("encoder", 1), [f"{text} {i}" for i, text in enumerate(POOL * 3)]
+    build_index(tmp_path / "index", encoder, pool, name="encoder")
+    contexts = [Context(("my wifi is down",)), Context(("the bill", "is high"))]
+    with Replies(encoder, open_index(tmp_path / "index")) as replies:
+        for depth in (1, 4, 5, 6, 20, 21):
+            found = from_retriever(replies)(contexts, depth)
+            assert found == from_pool(encoder, pool)(contexts, depth)
+            assert [len(texts) for texts in found] == [depth] * 2
 
 
 def test_same_words_by_hand() -> None:
@@ -459,6 +473,23 @@ def test_lists_of_other_examples_are_refused(tmp_path: Path, change: Any) -> Non
     (tmp_path / "mined-0.npy").write_bytes((tmp_path / "mined-0.npy").read_bytes()[:-5])
     with pytest.raises(ArtifactError, match=r"mined-0\.npy is damaged"):
         mined(tmp_path)(0, TWICE[0], 0)
+
+
+def test_each_mining_and_each_example_draws_other_ranks(tmp_path: Path) -> None:
+    """Half of 40 wrong texts, all of which become negatives in a few epochs; the seed decides which."""
+    wrong = [f"text {n}" for n in range(40)]
+    examples, lists = [Example(("hi",), (wrong[0],), (0,)), Example(("hey",), (wrong[0],), (0,))], list[list[str]]()
+    for seed in (1, 2):
+        plan, folder = HardNegatives(n_negatives=20, last_rank=39, seed=seed), tmp_path / str(seed)
+        folder.mkdir()
+        scorer: Any = Fixed()
+        found = MinedNegatives(examples, scorer, wrong, plan, every=1, folder=folder)
+        for position, example in enumerate(examples):
+            drawn = [found(position, example, epoch) for epoch in range(12)]
+            assert drawn == [choose(wrong[1:], plan, epoch, position) for epoch in range(12)]
+            assert {text for texts in drawn for text in texts} == {*wrong[1:]}
+            lists += drawn
+    assert len({tuple(texts) for texts in lists}) == len(lists) == 48
 
 
 @pytest.mark.parametrize("place", [(0, 0), (2, 1), (-1, -1)])

@@ -20,7 +20,7 @@ from polyrank import train
 from polyrank.answering.build import build_index
 from polyrank.answering.replies import Replies
 from polyrank.cli import app
-from polyrank.config.models import MODEL, BiConfig, CrossConfig, LateConfig, Side, TextPolicy
+from polyrank.config.models import MODEL, BiConfig, CrossConfig, LateConfig, PolyConfig, Side, TextPolicy
 from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index
@@ -126,6 +126,20 @@ def test_a_score_depends_neither_on_its_batch_nor_on_what_is_kept(tiny_backbone:
     repeated = scorer(tiny_backbone, reader).score([CONTEXTS[i] for i in order], [LISTS[i] for i in order])
     for i, values in zip(order, repeated, strict=True):
         np.testing.assert_allclose(values, together[i], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [BiConfig, PolyConfig, CrossConfig, LateConfig])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_network_computes_in_the_type_of_its_scorer(tiny_backbone: Path, kind: Any, precision: Any) -> None:
+    """Also while it is trained, with weights in fp32; so do the layers that join both sides."""
+    config = kind(backbone=str(tiny_backbone), **({"joined_layers": 1} if kind is LateConfig else {}))
+    network, texts, _ = new_model(config, POLICY, seed=3, sample=["hi"])
+    found = make_scorer(network.eval(), texts, device="cpu", precision=precision)
+    seen: list[bool] = []
+    for part in (network, *network.trunks()):  # a late Cross-encoder itself joins the sides
+        part.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    found.score(CONTEXTS, LISTS)
+    assert {*seen} == {precision == "bf16"}
 
 
 def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -> None:

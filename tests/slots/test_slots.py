@@ -198,6 +198,10 @@ def test_a_word_that_is_also_a_name_is_none_at_the_start_of_a_sentence(sign: str
     text = f"I know{sign} May can help"
     assert len([*mentions(text, {"may": "agent"}, ["may"])]) == (not starts)
     assert len([*mentions(text, {"may": "agent"})]) == 1
+    for genitive in ("May's", "May’s"):
+        text = f"I know{sign} {genitive} case is open"
+        assert [one[0] for one in mentions(text, {"may": "agent"}, ["may"])] == ["May"]
+        assert not [*mentions(text.lower(), {"may": "agent"}, ["may"])]
 
 
 def test_a_name_has_up_to_six_words_each_after_two_titles_and_the_first_after_three() -> None:
@@ -225,6 +229,15 @@ def test_people_are_named_by_each_word_and_numbered_by_kind() -> None:
         "{customer}, {date} to {date_2}: {agent}'s here. {agent}'s too. May I? Ask {agent}, will she?"
         " Mail {email} at {time}, {time_2}, {time}"
     )
+
+
+def test_signs_that_look_like_others_stay_as_they_are() -> None:
+    """Only letters and their marks are composed."""
+    signs = "½ ™ ① ﬁ ２ … \u00a0 \u2003 x² Å"
+    assert template(f"{signs}: AR-12345") == sent_template(f"{signs}: AR-12345", []) == f"{signs}: {{order}}"
+    assert template("e\u0301te\u0301, le 3 avril") == "\u00e9t\u00e9, le {date}"
+    for sent, value in (("a²-ﬁ½", "a²-ﬁ½"), ("e\u0301te\u0301", "\u00e9t\u00e9")):
+        assert values_of(Context([f"see https://x.example/{sent} please"])) == {"link": f"https://x.example/{value}"}
 
 
 def test_gaps_stay_visible() -> None:

@@ -1,7 +1,10 @@
 """Results of steps that outlive their process."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from polyrank.storage.journal import Journal
 
@@ -36,6 +39,26 @@ def test_a_journal_computes_again_only_what_changed_and_adds_up_the_time_of_the_
     recalled(damaged, *steps[2])
     recalled(damaged, *steps[2])
     assert (ran[4:], damaged.seconds) == (["terms"], 11.0)
-    damaged.versions = {**damaged.versions, "torch": "another"}
-    recalled(damaged, *steps[2])
-    assert ran[5:] == ["terms"]
+
+
+@pytest.mark.parametrize("changed", ["polyrank", "numpy", "torch", "transformers"])
+def test_another_version_of_what_computes_a_step_computes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    ran: list[int] = []
+
+    def recalled() -> None:
+        journal = Journal(tmp_path, lambda: 0.0)
+        assert journal.recall("one", {}, lambda: ran.append(1) or {"n": len(ran)}) == {"n": len(ran)}
+
+    recalled()
+    recalled()
+    assert len(ran) == 1
+    if changed == "polyrank":
+        monkeypatch.setattr("polyrank.storage.journal.__version__", "another")
+    else:
+        versions = {changed: "another"}
+        monkeypatch.setattr("polyrank.storage.journal.version", lambda name: versions.get(name) or version(name))
+    recalled()
+    recalled()
+    assert len(ran) == 2

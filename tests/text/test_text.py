@@ -126,10 +126,12 @@ def test_unusual_text_is_encoded(subwords: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 100])
-def test_a_lone_surrogate_is_refused_alone_and_among_many(subwords: Any, n: int) -> None:
-    texts = ["hello"] * n + ["hi \ud83d"]
-    with pytest.raises(DataError, match=r"^a text contains the lone surrogate '.ud83d'; use valid Unicode$"):
+@pytest.mark.parametrize("code", [0xD800, 0xD83D, 0xDBFF, 0xDC00, 0xDFFF])
+def test_a_lone_surrogate_is_refused_alone_and_among_many(subwords: Any, n: int, code: int) -> None:
+    texts, last = ["hello"] * n + [f"hi {chr(code)}"], ["\ud7ff", "\ue000", "\U0001f600"]  # not between them
+    with pytest.raises(DataError, match=rf"^a text contains the lone surrogate '.u{code:x}'; use valid Unicode$"):
         subwords.encode_all(texts)
+    assert len(subwords.encode_all(texts[:-1] + last)) == n + 3
 
 
 def test_a_very_long_context_is_truncated_to_its_end(subwords: Any) -> None:
