@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import polyrank
 from polyrank.bench import bench_responding, describe_machine, profile
 from polyrank.bench.machine import median_seconds
 from polyrank.bench.responding import mixtures
@@ -35,6 +36,34 @@ def test_rows_of_encoders_and_of_models_that_only_score() -> None:
     for row in found["rows"]:
         once = row["n"] if row["what"] in ("encode replies", "score") else 1
         assert row["per_second"] == pytest.approx(1e3 * once / row["ms"], rel=0.05)
+
+
+def test_times_are_those_of_the_stated_numbers_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock with which each encoded or scored text takes a second."""
+    now, convert = [0.0], type(polyrank.load("shipped:convert"))
+
+    def count_texts(kind: type, name: str) -> None:
+        work = getattr(kind, name)
+
+        def timed(self: Any, *texts: Any) -> Any:
+            now[0] += sum(map(len, texts[-1])) if len(texts) > 1 else len(texts[0])
+            return work(self, *texts)
+
+        monkeypatch.setattr(kind, name, timed)
+
+    count_texts(convert, "encode_candidates")
+    count_texts(convert, "encode_contexts")
+    count_texts(polyrank.BM25, "score")
+    for module in ("responding", "machine"):
+        monkeypatch.setattr(f"polyrank.bench.{module}.perf_counter", lambda: now[0])
+    found = bench_responding(["shipped:convert", "bm25"], TEXTS, sizes=(50, 300), n_words=9, repeats=3)
+    assert [(row["what"], row["n"], row["ms"], row["per_second"]) for row in found["rows"]] == [
+        ("encode replies", 110, 110_000.0, 1.0),
+        ("encode a context", 1, 1000.0, 1.0),
+        ("answer", 50, 1000.0, 1.0),  # whose context is encoded
+        ("answer", 300, 1000.0, 1.0),
+        ("score", 100, 100_000.0, 1.0),
+    ]
 
 
 def test_mixtures_have_the_norms_of_vectors() -> None:

@@ -96,6 +96,9 @@ WITHOUT_DIALOGUES = (
         ("explain bm25 hi --reply a --model b", "no replies; --model needs an index; leave it out"),
         ("evaluate bm25 LISTS --metric MRR,loss", "--metric 'loss' is not one of R@k, recall@k, MRR, MAP and nDCG@10"),
         ("compare a.jsonl --metric loss", "--metric 'loss' is not one of R@k, recall@k, MRR, MAP and nDCG@10"),
+        *((f"{command} --metric {metric}", f"--metric '{metric}' is not one of R@k, recall@k, MRR, MAP and nDCG@10")
+          for command in ("evaluate bm25 LISTS", "compare a.jsonl")
+          for metric in ("R@0", "recall@0", "R@05", "R@", "R@-1", "recall", "mrr", "MRR@5", "nDCG@5", "map@1")),
         ("compare a.jsonl --metric ,", "--metric ',' is not one of R@k, recall@k, MRR, MAP and nDCG@10"),
         ("rank bm25 hi LISTS --max-context-tokens 9", "does not apply to bm25, whose text lengths are fixed; leave it"),
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),

@@ -98,6 +98,30 @@ def test_the_exit_code_reports_an_interrupt_in_any_case(
     assert interrupted(tmp_path, happens, number) == (128 + number, 1, "interrupted\n")
 
 
+def fill_the_disk(number: int) -> None:
+    """Part of a line is written, and the disk is full; then a signal comes."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+    print("part of a line", end="")
+    signal.raise_signal(number)
+
+
+def close_the_pipe(number: int) -> None:
+    """Part of a line is written into a pipe that nobody reads any more; then a signal comes."""
+    reader, writer = os.pipe()
+    os.dup2(writer, 1)
+    os.close(reader)
+    print("part of a line", end="")
+    signal.raise_signal(number)
+
+
+@pytest.mark.parametrize(("happens", "number"), [(fill_the_disk, signal.SIGINT), (close_the_pipe, signal.SIGTERM)])
+def test_an_interrupt_counts_even_if_the_rest_of_the_output_cannot_be_written(
+    tmp_path: Path, happens: Callable[[int], None], number: int
+) -> None:
+    """At the exit, Python would try to write it again, and fail with another code and message."""
+    assert interrupted(tmp_path, happens, number) == (128 + number, 1, "interrupted\n")
+
+
 def test_a_swallowed_interrupt_ends_the_reading_of_lines(tmp_path: Path) -> None:
     code, n_answers, said = interrupted(tmp_path, swallow, signal.SIGINT, more=True)
     assert (code, said) == (130, "interrupted\n")

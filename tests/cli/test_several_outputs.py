@@ -1,8 +1,10 @@
 """Commands print several replies, models, files, seeds and networks; without processes."""
 
+import io
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -17,7 +19,7 @@ from typer.testing import CliRunner
 import polyrank
 from polyrank.answering.answers import Answer
 from polyrank.cli import training
-from polyrank.cli.answering import _print_answer, _turn
+from polyrank.cli.answering import _print_answer, _turn, respond
 from polyrank.cli.arguments import as_options, take_options
 from polyrank.cli.commands import app
 from polyrank.cli.console import (
@@ -85,6 +87,34 @@ def test_a_pipe_gets_replies_that_are_alike_unless_it_wants_others(index: Path) 
     assert len(ids("--diverse")) == 2
     lines = run("respond", index, "-k", "1", stdin='hello\n\n["when", "is it open"]\n').stdout.splitlines()
     assert [json.loads(line)["context"] for line in lines] == [["hello"], ["when", "is it open"]]
+
+
+@pytest.mark.parametrize(("diverse", "in_chat", "in_pipe"), [(None, 2, 3), (True, 2, 2), (False, 3, 3)])
+def test_a_chat_shows_replies_that_differ_unless_all_are_asked_for(
+    index: Path,
+    diverse: bool | None,
+    in_chat: int,
+    in_pipe: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for is_terminal, n in ((True, in_chat), (False, in_pipe)):
+        stdin = io.TextIOWrapper(io.BytesIO(b"when is it open\n"))
+        monkeypatch.setattr(stdin, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        respond(index, diverse=diverse, device="cpu")
+        shown = capsys.readouterr().out
+        assert sum(text in shown for text in ("It is open until 5 pm", "until 6 pm", "Pay the bill")) == n
+
+
+def test_a_document_may_begin_with_a_brace() -> None:
+    lines = ["{order} is here", "{ order } is here", '{"text": "a"}', '{ "id": 7, "text": "b"}', "{}", '["c"]', '"d"']
+    done = run("rank", "bm25", "is it here", "--json", stdin="\n".join(lines) + "\n")
+    found = {(one["id"], one["text"]) for one in json.loads(done.stdout)["results"]}
+    plain = {(str(n), line) for n, line in enumerate(lines, 1) if n not in (3, 4)}
+    assert found == {("3", "a"), ("7", "b"), *plain}
+    refused = CliRunner().invoke(app, ["rank", "bm25", "is it here"], input='a\n{"text": "b"\n')
+    assert str(refused.exception).startswith("stdin:2: ")
 
 
 def test_candidates_that_match_are_listed_up_to_the_limit(index: Path) -> None:

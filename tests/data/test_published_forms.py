@@ -91,6 +91,23 @@ def test_lists_of_queries_are_no_turns(tmp_path: Path) -> None:
         assert examples(tmp_path / "x.csv", "query,pos,tags", f"q,p,{cell}") == [(("q",), ("p",), (0,))]
 
 
+def test_of_an_answer_of_several_messages_the_last_is_the_text(tmp_path: Path) -> None:
+    def said(*texts: str) -> list[dict[str, str]]:
+        return [{"role": "assistant", "content": text} for text in texts]
+
+    pair = {"question": "q", "answer": said("one moment", "right")}
+    assert examples(tmp_path / "x.jsonl", pair) == [(("q",), ("right",), (0,))]
+    for row in (
+        {"query": "q", "positive": [said("one moment", "right")], "negative": [said("hm", "bad"), said("oh", "worse")]},
+        {"query": "q", "positive": said("one moment", "right"), "negatives": [said("hm", "bad"), said("oh", "worse")]},
+        {"messages": [{"role": "user", "content": "q"}], "positive_messages": [said("one moment", "right")],
+         "negative_messages": [said("hm", "no", "bad"), said("oh", "worse")]},
+        {"question": "q", "answer": said("one moment", "right"), "negative_1": said("hm", "bad"),
+         "negative_2": said("oh", "worse")},
+    ):  # fmt: skip
+        assert examples(tmp_path / "x.jsonl", row) == ONE
+
+
 def test_rejected_responses_are_negatives(tmp_path: Path) -> None:
     for rejected, found in (("bad", ("right", "bad")), (["bad"], ("right", "bad")), ("", ("right",))):
         row = {"query": "q", "response": "right", "rejected_response": rejected}

@@ -195,6 +195,41 @@ def test_a_typing_error_at_any_place_but_the_first_is_corrected_to_the_most_freq
     words = {"restart": 9, "restars": 2, "restare": 5}
     for order in permutations(words):
         assert _spelling({**{word: words[word] for word in order}, "restar": 1}) == {"restar": "restart"}
+def test_every_typing_error_in_one_place_is_corrected_to_the_more_frequent_word() -> None:
+    word = "keyboard"
+    errors = {
+        *(word[:i] + word[i + 1 :] for i in range(1, 8)), *(f"{word[:i]}q{word[i:]}" for i in range(1, 9)),
+        *(f"{word[:i]}q{word[i + 1 :]}" for i in range(1, 8)),
+        *(word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(1, 7)),
+    }  # fmt: skip
+    assert len(errors) == 28
+    said = [f"check the {each}" for each in (word, word, *sorted(errors))]
+    (found,) = frequent_replies(examples(*said), min_count=1)
+    assert (found.text, found.metadata["count"]) == (f"check the {word}", 30)
+    for other in ("qeyboard", "eyboard", "ekyboard", "keyqboqrd", "keybqqrd"):  # the beginning, or two errors
+        assert len(frequent_replies(examples(*said[:2], f"check the {other}"), min_count=1)) == 2, other
+    for first, second in ((5, 3), (3, 5)):
+        words = [*["printer"] * first, *["printed"] * second]  # both are frequent, so they are two words
+        found = frequent_replies(examples(*(f"take the {each}" for each in ("printel", *words))), min_count=1)
+        assert [(reply.text, reply.metadata["count"]) for reply in found] == [
+            ("take the printer" if first > second else "take the printed", 6),
+            ("take the printed" if first > second else "take the printer", 3),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "n_word", "n_error", "n_kept"),
+    [
+        ("reply", "repli", 2, 1, 1), ("repl", "repi", 2, 1, 2),  # shorter words are not corrected
+        ("router", "routre", 1, 1, 2),  # which is which?
+        ("router", "roter", 19, 2, 2), ("router", "roter", 20, 2, 1),  # ten times as many
+        ("router", "routre", 20, 2, 2), ("order", "orders", 20, 2, 2),  # no letter is missing
+        ("router7", "router8", 5, 1, 2),  # digits are not letters
+    ],
+)  # fmt: skip
+def test_rare_words_are_errors(word: str, error: str, n_word: int, n_error: int, n_kept: int) -> None:
+    said = [f"see the {each} now" for each in [word] * n_word + [error] * n_error]
+    assert len(frequent_replies(examples(*said), min_count=1)) == n_kept
 
 
 def test_each_reply_has_the_language_of_its_conversations() -> None:

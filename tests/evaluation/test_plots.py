@@ -1,21 +1,29 @@
 """Plots: they show the measured figures, labels do not overlap, and equal figures have equal bytes."""
 
+import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("matplotlib")
 
 
+from polyrank.cli.commands import app
 from polyrank.cli.console import check_plot_path
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import plot_comparison
 from polyrank.evaluation.plots import INCHES_PER_LABEL, LINES, MARKERS, height_for, style
+from polyrank.evaluation import evaluate, plot_comparison
+from polyrank.evaluation.plots import LINES, MARKERS, style
+from polyrank.records import Example
+from polyrank.scorers.lexical import BM25
 
 
 @pytest.fixture
@@ -78,6 +86,53 @@ def test_a_comparison_shows_metrics_of_only_one_model(figures: list[Any], tmp_pa
     first, second = figures[0].axes
     assert [axes.get_xlabel() for axes in (first, second)] == ["R@1 (%)", "MRR (%)"]
     assert [len(axes.containers) for axes in (first, second)] == [2, 1]
+
+
+def test_the_first_model_is_the_dotted_line_and_the_title_names_it(
+    figures: list[Any], tmp_path: Path, rows: list[Any]
+) -> None:
+    third = rows[0] | {"name": "late", "metrics": {"R@1": 0.5, "MRR": 0.9}, "intervals": {}}
+    for n, shown in enumerate(([*rows, third], [third, *rows], rows[:1])):
+        plot_comparison(shown, {}, tmp_path / "x.svg", metrics=["R@1", "MRR"])
+        dotted = [[line.get_xdata()[0] for line in axes.get_lines() if line.get_linestyle() == ":"
+                   and len(line.get_xdata()) == 2 and line.get_xdata()[0] == line.get_xdata()[1]]
+                  for axes in figures[n].axes]  # fmt: skip
+        title = figures[n].get_suptitle()
+        if len(shown) > 1:
+            assert dotted == [[100 * shown[0]["metrics"][name]] for name in ("R@1", "MRR")]
+            assert title.endswith(f"; dotted: {shown[0]['name']}")
+        else:
+            assert dotted == [[], []]
+            assert "dotted" not in title
+
+
+@pytest.mark.parametrize("n", [1, 30])
+def test_the_names_of_all_models_have_room(figures: list[Any], tmp_path: Path, rows: list[Any], n: int) -> None:
+    lists = [Example(("hi",) * turns, ("hi a", "b"), (0,), f"d{turns}") for turns in (1, 9)]
+    evaluation = evaluate(BM25(), lists)
+    many = [rows[0] | {"name": f"model {number}"} for number in range(n)]
+    plot_comparison(many, {row["name"]: [evaluation] for row in many}, tmp_path / "x.svg", metrics=["R@1"])
+    (figure,) = figures
+    above, below = figure.axes
+    assert len(names(below)) == n
+    assert figure.bbox.y0 <= below.get_legend().get_window_extent().y0
+    heights = [label.get_window_extent() for label in above.get_yticklabels()]
+    assert all(one.y0 > other.y1 for one, other in pairwise(heights))
+    assert figure.get_size_inches()[1] >= 5.3  # the second part is readable however few the models are
+
+
+def test_a_comparison_is_drawn_with_the_chosen_metrics(figures: list[Any], tmp_path: Path) -> None:
+    lists = [{"context": f"w{n}", "candidates": [f"w{n}", "a", "b", "c"], "relevant": n % 2} for n in range(6)]
+    data = tmp_path / "lists.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in lists), "utf-8")
+    invoke = CliRunner().invoke
+    assert invoke(app, ["evaluate", "bm25", str(data), "--scores", str(tmp_path / "s.jsonl")]).exit_code == 0
+    for n, (options, shown) in enumerate(((["--metric", "MRR,R@3"], ["MRR (%)", "R@3 (%)"]), ([], ["R@1 (%)", ...]))):
+        plot = tmp_path / f"{n}.svg"
+        done = invoke(app, ["compare", str(tmp_path / "s.jsonl"), "--plot", str(plot), *options])
+        assert done.exit_code == 0, done.output
+        drawn = [axes.get_xlabel() for axes in figures[n].axes]
+        assert (drawn if options else [drawn[0], ...]) == shown
 
 
 def test_a_comparison_without_figures_is_refused(tmp_path: Path, rows: list[Any]) -> None:

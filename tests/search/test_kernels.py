@@ -848,13 +848,28 @@ def test_unknown_names_of_instructions_are_refused(loops: Loops, monkeypatch: py
 
 @pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
 def test_a_profile_measures_the_loops_of_the_best_form(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("N", 64), ("D", 64), ("MANY", 32), ("CHUNK", 64), ("APART", 1)):
+    for name, value in (("N", 64), ("D", 64), ("MANY", 32), ("CHUNK", 32), ("APART", 1)):
         monkeypatch.setattr(bench, name, value)
     monkeypatch.setattr("polyrank.search.blocks.REPEATS", 1)
+    now, products, in_tiles = [0], kernels.products, kernels.bounds_in_tiles  # counts pairs of candidate and column
+
+    def of_products(rows: Any, part: slice, columns: Any, out: torch.Tensor) -> None:
+        now[0] += len(rows.values[part]) * len(columns.values)
+        products(rows, part, columns, out)
+
+    def of_tiles(rows: Any, vectors: kernels.Tiles, norms: Any, *rest: Any) -> Any:
+        now[0] += len(norms) * int(vectors.edges[-1])
+        return in_tiles(rows, vectors, norms, *rest)
+
+    monkeypatch.setattr(kernels, "products", of_products)
+    monkeypatch.setattr(kernels, "bounds_in_tiles", of_tiles)
+    monkeypatch.setattr("polyrank.search.blocks.perf_counter", lambda: now[0])
     measured = bench.measure_profile()
     names = ["compiled_exp", "int8_amx" if loops.amx else "int8"]
     tiles = {32: "plain_tiles", 16: "bf16_tiles", 8: "int8_tiles"}
     names += [name for bits, name in tiles.items() if bits in loops.bits]
     for name in names:
         assert getattr(measured, name) != getattr(Profile(), name)
+    for name in names[1:]:  # no cost without columns, and that of all candidates for each
+        assert getattr(measured, name) == pytest.approx((1e-4, 1e3 * 1e5)), name
     assert describe_machine()["used"]["polyrank-kernels"] == kernels.FORMS[loops.form - 1]

@@ -157,6 +157,12 @@ def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatc
         shipped = shipped_profile()  # stays cached
     table = bench.bench_profile()
     assert Path(table["path"]).is_file()
+    for column, profile in (("measured", load_profile()), ("shipped", Profile())):
+        numbers: dict[str, float] = {}
+        for name, value in asdict(profile).items():
+            numbers |= {name: value} if isinstance(value, float) else {name: value[0], f"{name}, each": value[1]}
+        assert {row["what"]: row[column] for row in table["rows"]} == pytest.approx(numbers, abs=1e-4)
+    assert all(row["measured"] > 0.0 for row in table["rows"])
     found = load_profile()
     rows = iter(table["rows"])
     for name, values in asdict(found).items():
@@ -193,3 +199,23 @@ def test_each_cost_is_of_its_numbers_of_candidates_and_columns(monkeypatch: pyte
     assert (found.exp, found.fine, found.apart) == (ms / 128 / 32, ms / 64 / 32, ms / 4)
     assert found.subspace == (1e3, 1e-4)  # sixteen columns take as long as all
     assert found.compiled_exp == (found.exp if package() is not None else Profile().compiled_exp)
+
+
+def test_costs_of_products_are_those_of_all_candidates_and_of_each_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that counts multiplied pairs of a candidate and a column; test_kernels.py has the compiled loops."""
+    from polyrank.bench import profile as bench
+
+    now, multiply = [0], torch.mm
+
+    def counted(rows: torch.Tensor, columns: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        now[0] += len(rows) * columns.shape[1]
+        return multiply(rows, columns, out=out)
+
+    for name, value in (("N", 256), ("CHUNK", 128), ("APART", 4), ("MANY", 32), ("D", 64)):
+        monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr("torch.mm", counted)
+    monkeypatch.setattr("polyrank.search.blocks.perf_counter", lambda: now[0])
+    monkeypatch.setattr("polyrank.search.blocks.REPEATS", 1)
+    found, ms = bench.measure_profile(), 1e3 * 1e5
+    assert found.plain == (bench.FEW * ms, ms)  # the minimum is that of few columns
+    assert found.bf16 == (found.plain if cpu_has_bf16() else Profile().bf16)

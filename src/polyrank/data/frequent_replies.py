@@ -341,8 +341,8 @@ def _spelling(counts: Mapping[str, int]) -> dict[str, str]:
     """Corrections of words with one typing error: a letter too many, too few, another, or two exchanged.
 
     Args:
-        counts: of customers by word. A word of one customer, or of a tenth as many as another, is corrected to the
-            other, if both begin alike.
+        counts: of customers by word. A word of one customer is corrected to a word of several, if both begin alike;
+            a word with a letter too few also if ten times as many have the other.
 
     >>> _spelling({"restart": 5, "restrat": 1, "restrt": 1, "start": 2, "keine": 9, "deine": 1})
     {'restrat': 'restart', 'restrt': 'restart'}
