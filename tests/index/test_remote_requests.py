@@ -1,7 +1,9 @@
 """Requests of a remote index and its handling of answers, with a scripted client instead of pymilvus's."""
 
 import contextlib
+import errno
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -642,6 +644,19 @@ def describe(script: Script, name: str, **said: Any) -> None:
         "properties": {"polyrank": json.dumps(document), "polyrank_norm_4": "16.0"},
         "fields": [{"name": "vector", "params": {"dim": 8}}],
     }
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOLCK, errno.ENOSPC])
+def test_a_lock_that_cannot_be_made_names_the_folder(
+    number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Any, *_: Any) -> int:
+        assert Path(path).parent == folder
+        raise OSError(number, "trouble")
+
+    monkeypatch.setattr("os.open", fail)
+    with pytest.raises(ResourceError, match=f"cannot (write to|lock) {re.escape(str(folder))}: trouble; "):
+        RemoteWriter(folder)
 
 
 def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> None:
