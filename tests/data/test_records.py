@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polyrank.errors import UsageError
+from polyrank.errors import UsageError, is_out_of_memory
 from polyrank.records import SHOWN, Candidate, Context, Example, contexts_of, turns_of
 from polyrank.remembered import ENTRY_BYTES, INTEGER_BYTES, Remembered
 from polyrank.unicode import MOST_MARKS, normal_form
@@ -94,6 +94,17 @@ def test_an_example_shows_ten_candidates_and_how_many_follow() -> None:
         assert (f"text {SHOWN - 1}<" in shown, f"text {SHOWN}<" in shown) == (True, False)
 
 
+def test_a_full_memory_is_known_by_the_words_of_each_library() -> None:
+    for message in (
+        "CUDA out of memory. Tried to allocate 2 GiB", "DefaultCPUAllocator: not enough memory: you tried to allocate",
+        "DefaultCPUAllocator: can't allocate memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `create`",
+    ):  # fmt: skip
+        assert is_out_of_memory(RuntimeError(message))
+        assert not is_out_of_memory(ValueError(message))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+
+
 def test_numbers_have_their_noun() -> None:
     assert [counted(n, "row") for n in (0, 1, 2, 1_000_000)] == ["0 rows", "1 row", "2 rows", "1,000,000 rows"]
     assert percent({"mean": 0.0, "low": -0.01, "high": 0.02}, signed=True) == "+0.0 (-1.0 to +2.0)"
@@ -151,6 +162,7 @@ def test_results_that_are_too_large_are_not_remembered() -> None:
     before = known.n_bytes
     known["yyy"]
     assert known.n_bytes - before > ENTRY_BYTES + 3 * INTEGER_BYTES
-    texts = Remembered(lambda text: (text * 100, text * 200), longest=3)
-    texts["abc"]
-    assert texts.n_bytes > 900
+    for kind in (tuple, list, frozenset):
+        texts = Remembered(lambda text, kind=kind: kind([text * 100, text * 200]), longest=3)
+        texts["abc"]
+        assert texts.n_bytes > 900

@@ -393,6 +393,11 @@ def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path
         assert found(1, TWICE[1], epoch) == ["Press reset!", "hold the button", "call us"]
         assert found(2, TWICE[2], epoch) == ["call us", "hi there", "hi"]
         assert found(3, TWICE[3], epoch) == ["Press reset!", "hold the button", "hi there"]  # its background differs
+    scorer: Any = Fixed()  # nor turns of the context, in the same words
+    said, plan = Example(("Call us!", "hi", "no"), ("bye",), (0,)), HardNegatives(n_negatives=4, last_rank=4)
+    own = MinedNegatives([said], scorer, RANKED, plan, every=1, folder=tmp_path / "turns")
+    (tmp_path / "turns").mkdir()
+    assert own(0, said, 0) == ["Press reset!", "hold the button", "hi there", "thanks"]
     (tmp_path / "other").mkdir()
     pool = ["hi there", "hi", "bye", "hold the button", "thanks"]
     assert mined(tmp_path / "other", pool)(1, TWICE[1], 0) == ["bye", "hold the button", "thanks"]
