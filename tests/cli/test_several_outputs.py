@@ -218,6 +218,8 @@ def test_a_progress_bar_shows_the_share_that_is_done(
     shares.append(re.findall(r"(\d+)%", capsys.readouterr().err)[-1:])
     console.cache_clear()
     assert shares == ([["25"], ["100"], ["75"], ["75"]] if known else [[]] * 4)
+
+
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Makes stderr a terminal for polyrank, or not."""

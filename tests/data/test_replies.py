@@ -195,6 +195,8 @@ def test_a_typing_error_at_any_place_but_the_first_is_corrected_to_the_most_freq
     words = {"restart": 9, "restars": 2, "restare": 5}
     for order in permutations(words):
         assert _spelling({**{word: words[word] for word in order}, "restar": 1}) == {"restar": "restart"}
+
+
 def test_every_typing_error_in_one_place_is_corrected_to_the_more_frequent_word() -> None:
     word = "keyboard"
     errors = {

@@ -18,10 +18,8 @@ pytest.importorskip("matplotlib")
 from polyrank.cli.commands import app
 from polyrank.cli.console import check_plot_path
 from polyrank.errors import MissingExtraError, UsageError
-from polyrank.evaluation import plot_comparison
-from polyrank.evaluation.plots import INCHES_PER_LABEL, LINES, MARKERS, height_for, style
 from polyrank.evaluation import evaluate, plot_comparison
-from polyrank.evaluation.plots import LINES, MARKERS, style
+from polyrank.evaluation.plots import INCHES_PER_LABEL, LINES, MARKERS, height_for, style
 from polyrank.records import Example
 from polyrank.scorers.lexical import BM25
 

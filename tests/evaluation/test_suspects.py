@@ -107,6 +107,8 @@ def test_suspects_are_readable_in_every_language(tmp_path: Path) -> None:
     lines = (tmp_path / "odd.jsonl").read_text("utf-8").removesuffix("\n").split("\n")
     assert [json.loads(line) for line in lines] == suspects
     assert all("größer" in line and "是的" in line and "👩\u200d💻" in line for line in lines)
+
+
 def test_every_suspect_is_a_line_that_people_can_read(tmp_path: Path) -> None:
     texts = ("Grüße aus 12 Straßen", "Grüße aus 13 Straßen", "你好\u2028🙂\n")
     lists = [Example(("Straße 5\nhi",), texts, (0,), f"d{n}") for n in range(3)]

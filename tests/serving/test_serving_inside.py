@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from multiprocessing import Pipe
@@ -59,7 +58,7 @@ from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, MAX_SEARCHING, Server
 from polyrank.serving.errors import HttpError, http_error
 from polyrank.serving.guard import Guard, _address, refuse
-from polyrank.serving.jobs import Job, OverloadedError
+from polyrank.serving.jobs import Job, OverloadedError, WaitingThreads
 from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
 from polyrank.serving.protocol import PatientProtocol
@@ -377,6 +376,19 @@ def test_a_second_stage_is_preferred_and_names_share_a_model(tiny_backbone: Path
         shared, own = (client.post(f"/rerank{named}", json={"query": "hi", "texts": ["hello hi", "pay"]}).json()
                        for named in ("?model=BAAI/bge-reranker-v2-m3", ""))  # fmt: skip
         assert shared == own
+        texts = ["hello hi", "pay"]
+        bodies = {
+            "similarity": {"inputs": {"source_sentence": "hi", "sentences": texts}},
+            "rerank": {"query": "hi", "texts": texts}, "embed": {"inputs": texts},
+        }  # fmt: skip
+        answers = {}
+        for path, body in bodies.items():
+            for named in ("?model=tiny", "?model=both", ""):
+                answers[path, named] = client.post(f"/{path}{named}", json=body).json()
+                assert client.post(f"/{named}", json=body).json() == answers[path, named]  # the fields tell the task
+        for path, default in (("similarity", "both"), ("rerank", "both"), ("embed", "tiny")):
+            assert (answers[path, "?model=tiny"] == answers[path, "?model=both"]) == (path == "embed")  # one encoder
+            assert answers[path, ""] == answers[path, f"?model={default}"]
         assert client.get("/v1/models/BAAI/bge-reranker-v2-m3").json()["id"] == "BAAI/bge-reranker-v2-m3"
 
 
@@ -427,6 +439,18 @@ def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[
             "/rerank?model=tiny", {"query": "." * 599, "texts": ["hello hi", LONG]},
             [{}, {"truncate": True}, {"truncation_direction": "right"}],
             [{"truncate": False}, {"truncation_direction": "left"}, {"truncation_direction": "Left"}],
+        ),
+        (
+            "/score", {"model": "tiny", "text_1": ["hello hi", "." * 599], "text_2": ["hi", "pay"]},  # pairs
+            [{}, {"truncate": True}], [{"truncate": False}, {"truncation_direction": "left"}],
+        ),
+        (
+            "/score", {"model": "tiny", "text_1": "." * 599, "text_2": ["hi", "pay"]},
+            [{}, {"truncate": True}], [{"truncate": False}, {"truncation_direction": "left"}],
+        ),
+        (
+            "/v2/rerank", {"model": "tiny", "query": "." * 599, "documents": ["hi", LONG]},
+            [{}, {"truncate": "END"}], [{"truncate": "NONE"}, {"truncate": "START"}],
         ),
         (
             "/embed?model=tiny", {"inputs": ["hello hi", LONG]},
@@ -681,29 +705,29 @@ def test_an_index_is_locked_until_its_last_change_was_a_while_ago(
 def test_the_locks_of_all_idle_indexes_are_released_again_and_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyrank.serving.catalogue.IDLE_S", 0.0)
-    monkeypatch.setattr("polyrank.serving.app.CHECK_S", 0.0)
     polyrank.build_index(tmp_path / "0", polyrank.load(name), [polyrank.Candidate("r0", "hello")])
-    for n in (1, 2):
-        shutil.copytree(tmp_path / "0", tmp_path / str(n))
+    catalogues = [Catalogue(shutil.copytree(tmp_path / "0", tmp_path / str(n))) for n in (1, 2, 3)]
     server: Any = SimpleNamespace(
-        catalogues={path: Catalogue(path) for path in tmp_path.iterdir()}, threads=ThreadPoolExecutor(1)
+        catalogues={one.path: one for one in catalogues}, threads=WaitingThreads(1, "polyrank-test", 4)
     )
+    monkeypatch.setattr("polyrank.serving.app.CHECK_S", 0.0)
+    monkeypatch.setattr("polyrank.serving.catalogue.IDLE_S", 0.0)
 
-    async def changed_twice() -> None:
+    async def change_and_release() -> None:
         releasing = asyncio.create_task(_release_idle_locks(server))
-        for _ in range(2):
-            for catalogue in server.catalogues.values():
-                assert catalogue.remove(["none"]) == (0, 1)
-            for _ in range(9):  # each after one of the server's calls, in the same thread
-                await asyncio.get_running_loop().run_in_executor(server.threads, int)
-            for path in server.catalogues:
-                open_writer(path).close()
+        async with asyncio.timeout(300):
+            for _ in range(2):
+                for catalogue in catalogues:
+                    catalogue.remove(["none"])
+                    assert catalogue._writer is not None
+                while any(catalogue._writer is not None for catalogue in catalogues):
+                    await asyncio.sleep(0)
         releasing.cancel()
 
-    assert len(server.catalogues) == 3
-    with server.threads:
-        asyncio.run(changed_twice())
+    asyncio.run(change_and_release())
+    server.threads.shutdown()
+    for catalogue in catalogues:
+        open_writer(catalogue.path).close()
 
 
 # --- feedback ---------------------------------------------------------------------------------------------------------

@@ -192,6 +192,8 @@ def test_a_sigmoid_is_of_the_scores_of_pairs_alone(tiny_backbone: Path, config: 
             assert isinstance(step, ListwiseStep)
             assert step.sigmoid
             torch.testing.assert_close(step.values(step.inputs(BATCH, lists))[0], found)
+
+
 def test_a_sigmoid_is_of_the_scores_of_cross_encoders_alone(tiny_backbone: Path) -> None:
     """In a joint training too, whose setting both networks share: an encoder's scores have no bounds."""
     for config in (BI, PolyConfig(n_codes=2, code_init="near_zero"), CROSS):

@@ -436,6 +436,8 @@ def test_each_step_has_the_figures_of_the_terms_so_far(weight: float | None) -> 
     assert gain["log_likelihood"]["mean"] == pytest.approx((wanted.log_likelihood - alone.log_likelihood).mean())
     assert gain["R@1"]["mean"] == pytest.approx((wanted.hit - alone.hit).mean())
     assert gain["MRR"]["mean"] == pytest.approx((wanted.reciprocal_rank - alone.reciprocal_rank).mean())
+
+
 def test_the_steps_of_fixed_weights_start_at_the_unit_and_compare_with_the_best_model_alone() -> None:
     """The second model is the best alone; with the fixed weight of counts, the first one may be."""
     terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), Words(WordCounts.of(SAID))]
