@@ -3,7 +3,6 @@
 import datetime
 import json
 import sys
-from itertools import permutations
 from pathlib import Path
 
 import openpyxl
@@ -12,7 +11,6 @@ import pyarrow.parquet
 import pytest
 
 from polyrank.data import frequent_replies, read_pool, read_replies, text_id
-from polyrank.data.frequent_replies import _spelling
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
 from polyrank_chats import import_chats
@@ -181,20 +179,6 @@ def test_replies_are_merged_across_names_and_misspellings_but_not_words() -> Non
     ):
         (found,) = frequent_replies(examples(*alike), min_count=1)
         assert found.metadata["count"] == len(alike), found
-
-
-def test_a_typing_error_at_any_place_but_the_first_is_corrected_to_the_most_frequent_word() -> None:
-    word = "restart"
-    for i in range(1, len(word)):
-        wrong = {word[:i] + word[i + 1 :], f"{word[:i]}x{word[i + 1 :]}", f"{word[:i]}x{word[i:]}", f"{word}x"}
-        if i + 1 < len(word):
-            wrong.add(word[:i] + word[i + 1] + word[i] + word[i + 2 :])
-        for typed in wrong:
-            assert _spelling({word: 5, typed: 1}) == {typed: word}
-            assert _spelling({f"x{word[1:]}": 5, typed: 1}) == {}
-    words = {"restart": 9, "restars": 2, "restare": 5}
-    for order in permutations(words):
-        assert _spelling({**{word: words[word] for word in order}, "restar": 1}) == {"restar": "restart"}
 
 
 def test_every_typing_error_in_one_place_is_corrected_to_the_more_frequent_word() -> None:
