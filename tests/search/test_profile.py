@@ -157,12 +157,6 @@ def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatc
         shipped = shipped_profile()  # stays cached
     table = bench.bench_profile()
     assert Path(table["path"]).is_file()
-    for column, profile in (("measured", load_profile()), ("shipped", shipped_profile())):
-        numbers: dict[str, float] = {}
-        for name, value in asdict(profile).items():
-            numbers |= {name: value} if isinstance(value, float) else {name: value[0], f"{name}, each": value[1]}
-        assert {row["what"]: row[column] for row in table["rows"]} == pytest.approx(numbers, abs=1e-4)
-    assert all(row["measured"] > 0.0 for row in table["rows"])
     found = load_profile()
     rows = iter(table["rows"])
     for name, values in asdict(found).items():
