@@ -24,7 +24,7 @@ from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import train
-from polyrank.training.data import load_data
+from polyrank.training.data import load_data, read_lists
 from polyrank.training.learner import Learner, Loss
 from polyrank.training.loop import fit
 from polyrank.training.ranker import validation_figures
@@ -324,6 +324,24 @@ def test_dialogues_in_memory_are_read_like_files(tmp_path: Path, write_rows: Wri
         assert [e.candidates for e in judges] == [e.candidates for e in valid]
         n_train[speaker] = len(train_part)
     assert n_train == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}
+
+
+def test_validation_and_test_lists_are_read_alike(tmp_path: Path, write_rows: Write) -> None:
+    """Neither has the speaker of the training part, unless it holds dialogues; bad rows are skipped in both."""
+    pairs = [{"context": f"my {word}", "response": f"{word} thanks"} for word in WORDS]
+    said = [(("agent", f"hi {word}"), ("customer", f"my {word}")) for word in WORDS]
+    dialogues = [{"turns": [{"speaker": who, "text": text} for who, text in turns]} for turns in said]
+    files = [write_rows("pairs.jsonl", [{"context": 3}, *pairs]), write_rows("chats.jsonl", [*dialogues, {"turns": 3}])]
+    for part in ("valid", "test"):
+        for file, first in zip(files, ("wifi thanks", "my wifi"), strict=True):
+            lines: list[str] = []
+            data = DataConfig(speaker="customer", skip_bad=True, valid_candidates=4, **{part: str(file)})
+            lists = read_lists(data, part, notify=lines.append)
+            assert [len(example.candidates) for example in lists] == [4] * len(WORDS)
+            assert lists[0].response == first
+            assert lines[-1] == f"{file}: 6 examples of 4 candidates"
+        with pytest.raises(DataError, match=rf"^{part}: no list has a right and a wrong candidate; .* as data\.{part}$"):
+            read_lists(data, part, [{"context": "hi", "candidates": ["a", "a"], "relevant": 0}])
 
 
 def test_figures_of_the_training_are_those_of_the_model(tmp_path: Path, write_rows: Write) -> None:

@@ -487,6 +487,10 @@ def test_out_of_memory_suggests_half_of_the_tokens(
     learner = Learner(model=network, settings=NetworkTraining(), folder=tmp_path, save_best=lambda _: None)
     with pytest.raises(ResourceError, match=r"tokens do not fit into memory; try train\.micro_batch_tokens=150, "):
         fit([learner], PretrainStep(network, CPU, source), source, PretrainSteps(), seed=1, folder=tmp_path, device=CPU)
+    parts = reading(pairs, subwords, "train.batch_tokens=300", "train.micro_batch_tokens=80")
+    rows, _ = parts.rows(0)
+    n_tokens = len(rows.chosen.rows) * int(rows.chosen.lengths[-1])
+    assert parts.too_large(rows).startswith(f"{n_tokens} tokens do not fit into memory; try train.micro_batch_tokens=40,")
 
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:

@@ -371,26 +371,28 @@ def test_a_run_does_not_mix_two_models_that_it_starts_from(
 
 
 @pytest.mark.parametrize(
-    ("train_layers", "file", "mixes"),
+    ("kind", "train", "file", "mixes"),
     [
-        ("all", "tokenizer.json", True),
-        ("all", "model.safetensors", False),
-        ("all_but_embeddings", "model.safetensors", True),
+        ("bi", {"train_layers": "all"}, "tokenizer.json", True),
+        ("bi", {"train_layers": "all"}, "model.safetensors", False),
+        ("bi", {"train_layers": "all_but_embeddings"}, "model.safetensors", True),
+        ("bi", {"train_layers": "all", "lora_rank": 2}, "model.safetensors", True),
+        ("late", {"train_layers": "all", "method": {"kind": "listwise"}}, "model.safetensors", True),
     ],
 )
 def test_a_run_does_not_mix_two_backbones(
-    tmp_path: Path, tiny_backbone: Path, train_layers: str, file: str, mixes: bool
+    tmp_path: Path, tiny_backbone: Path, kind: str, train: dict[str, Any], file: str, mixes: bool
 ) -> None:
-    """A later pre-training may have replaced the folder."""
+    """A later pre-training may have replaced the folder, and checkpoints hold the weights that are trained only."""
     backbone, examples = tmp_path / "backbone", [example for _, example in BATCH]
     shutil.copytree(tiny_backbone, backbone)
 
     def document(resumed: Path | None = None) -> dict[str, Any]:
         plan = resolve_recipe(
             {
-                "model": {"kind": "bi", "backbone": str(backbone)},
+                "model": {"kind": kind, "backbone": str(backbone)},
                 "output": str(tmp_path / "run"),
-                "train": {"train_layers": train_layers},
+                "train": train,
             },
             resume=True,
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polyrank.config.models import BiConfig
 from polyrank.config.recipe import Recipe
 from polyrank.config.train import NetworkTraining, TrainConfig
-from polyrank.errors import ConfigError
+from polyrank.errors import ConfigError, DivergedError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import Network
 from polyrank.training import RunResult, train
@@ -138,12 +138,12 @@ class Pair(Steps):
 
     def __init__(self, bad: tuple[int, int] = (0, -1)) -> None:
         super().__init__()
-        self.networks, self.bad = (Line(), Line()), bad
+        self.networks, self.bad = (Line(), Line()), {bad}
 
     def losses(self, batch: Tensor, number: int) -> Iterator[Loss]:
         for place, network in enumerate(self.networks):
             loss = (network.weight * batch).sum().square()
-            yield Loss(loss * math.nan if (place, number) == self.bad else loss)
+            yield Loss(loss * math.nan if (place, number) in self.bad else loss)
 
     def figures(self, place: int) -> dict[str, float]:
         return {"loss": 1.0, "R@1": 1 / self.time if place else self.time}
@@ -212,6 +212,33 @@ def test_no_checkpoint_follows_a_bad_update_of_either_network(tmp_path: Path, pl
     steps.n_steps = 20
     steps.fit_both(tmp_path, checkpoint_steps=1)
     assert read_progress(tmp_path / CHECKPOINT)["step"] == 19
+
+
+def test_two_networks_end_early_when_neither_gains(tmp_path: Path) -> None:
+    """Validated after every step, the second one never gains after the first step; the first one always or never."""
+    gains, still = Pair(), Pair()
+    still.figures = lambda place: {"loss": 1.0, "R@1": 0.5}  # type: ignore[method-assign,assignment]
+    for steps, ended in ((gains, 6), (still, 3)):
+        steps.n_steps = 6
+        steps.check = lambda done: {}  # type: ignore[method-assign,assignment]
+        results = steps.fit_both(tmp_path / str(ended), early_stopping=2)
+        assert [own.n_steps for own in results] == [ended, ended]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_either_network_can_diverge(tmp_path: Path, place: int) -> None:
+    """By eleven bad updates in a row, or by bad ones only until a model is due."""
+    for every, kept in ((5, "checkpoint.safetensors is from before them"), (None, "no checkpoint was saved yet")):
+        steps = Pair()
+        steps.bad = {(place, number) for number in range(5, 16)}
+        with pytest.raises(DivergedError, match=f"not finite for 11 steps in a row, more than 10; .*{kept}; lower"):
+            steps.fit_both(tmp_path / str(every), checkpoint_steps=every)
+    steps = Pair()
+    steps.bad, steps.n_steps = {(place, number) for number in range(3)}, 3
+    steps.figures = lambda of: {"loss": 1.0, "R@1": math.nan if of == place else 1.0}  # type: ignore[method-assign]
+    steps.check = lambda done: {} if done == 3 else None  # type: ignore[method-assign,assignment]
+    with pytest.raises(DivergedError, match="no loss was finite when a model was due to be saved, so .*short has none"):
+        steps.fit_both(tmp_path / "short")
 
 
 def test_a_limit_reached_at_the_last_step_has_no_effect(tmp_path: Path) -> None:

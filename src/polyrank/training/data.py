@@ -50,7 +50,7 @@ def read_lists(
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[Example]:
     """The candidate lists for validation or test; for dialogues and pairs they are drawn."""
-    lists, name = _read(data, part, given, notify), getattr(data, part) or part
+    lists, name = _read(data, part, given, notify), (given is None and getattr(data, part)) or part
     if not have_lists(lists):  # drawn from all examples and with a fixed seed, so every run has the same lists
         lists = draw_candidates(lists, data.valid_candidates, what=name)
     try:

@@ -105,9 +105,9 @@ def check_same_inputs(before: Mapping[str, str], now: Mapping[str, str], folder:
 
 def _start_digests(plan: TrainingPlan) -> dict[str, str]:
     """Digests of the models that training starts from: of the vocabulary alone if checkpoints hold all weights."""
-    digests = {}
+    digests, train = dict[str, str](), plan.recipe.train
     for network in plan.networks:
-        all_trained = network.train.train_layers == "all"
+        all_trained = network.train.train_layers == "all" and not (train.lora_rank or network.model.kind == "late")
         if (folder := network.start) is not None:
             if not folder.resolve().is_relative_to(plan.output.resolve()):  # a model of this run keeps both
                 document = read_document(folder, MODEL)
