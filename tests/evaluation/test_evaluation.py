@@ -94,6 +94,30 @@ def test_a_table_of_models_has_their_figures_and_intervals() -> None:
         assert [row["MRR low"], row["MRR high"]] == list(known["intervals"]["MRR"])
 
 
+def test_a_comparison_shows_a_figure_that_was_measured() -> None:
+    models, task = polyrank.resolve_contestants(["bm25", "tfidf"]), read_task(EXAMPLES[:20])
+    for metrics, shown in ((None, "R@1"), (["R@5", "R@1"], "R@1"), (["MRR"], "MRR"), (["R@5"], "MRR")):
+        found = polyrank.evaluate_models(models, task, metrics=metrics)
+        figures = [f"{row['name']} {100 * row['metrics'][shown]:.1f}" for row in found.rows]
+        assert repr(found) == f"Comparison({shown}: {', '.join(figures)})"
+        assert [f">{name}<" in found._repr_html_() for name in ("R@1", "R@5", "MRR")] == [
+            name in found.rows[0]["metrics"] for name in ("R@1", "R@5", "MRR")
+        ]
+
+
+def test_answers_that_the_pool_lacks_are_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "pool.txt").write_text("yes\nno\n", "utf-8")
+    pairs = [
+        {"context": "a", "response": "yes"},
+        {"context": "b", "response": "maybe"},
+        {"context": "c", "response": "no"},
+    ]
+    models, lines = polyrank.resolve_contestants(["bm25", "tfidf"]), list[str]()
+    found = polyrank.evaluate_models(models, read_task(pairs, pool=tmp_path / "pool.txt"), notify=lines.append)
+    assert lines == ["1 of 3 examples cannot be answered: the pool holds none of their right answers"]
+    assert [(row["n_examples"], row["n_unanswerable"]) for row in found.rows] == [(3, 1)] * 2
+
+
 @pytest.mark.parametrize("form", [iter, pyarrow.Table.from_pylist], ids=["generator", "table"])
 def test_a_task_may_be_read_once(form: Callable[[list[Any]], Any]) -> None:
     said = [

@@ -94,7 +94,8 @@ def test_the_number_of_threads_is_restored(vectors: np.ndarray) -> None:
 
 
 def test_the_default_kind_depends_on_the_size() -> None:
-    assert [choose_kind(n) for n in (0, 20_000, 20_001, 300_001)] == ["flat", "flat", "hnsw", "ivfpq"]
+    assert [choose_kind(n) for n in (0, 20_000, 20_001, 300_000)] == ["flat", "flat", "hnsw", "hnsw"]
+    assert choose_kind(300_001) == "ivfpq"
 
 
 def test_every_damaged_byte_is_detected(vectors: np.ndarray) -> None:

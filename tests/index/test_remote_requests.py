@@ -107,6 +107,8 @@ def refused(code: int, message: str = "no") -> Exception:
         ("http://[::1]:5/B", "http://[::1]:5", "B"),
         (f"http://h:1/{'a' * 255}", "http://h:1", "a" * 255),
         ("http://h:1/shop/replies", "http://h:1", "shop replies"),
+        (f"postgresql://h/shop/{'a' * 63}", "postgresql://h:5432", f"shop {'a' * 63}"),
+        ("qdrant+https://h:7/replies", "qdrant+https://h:7", "replies"),
     ],
 )
 def test_an_address_names_a_server_and_a_collection(text: str, uri: str, collection: str) -> None:
@@ -137,6 +139,10 @@ def test_an_address_of_a_whole_database_ends_with_a_slash(text: str, database: s
         ("http://h:1/1a", "is not a collection name"),
         ("http://h:1/a/b/c", "'a/b' is not a database name"),
         (f"http://h:1/{'a' * 256}", "is not a collection name"),
+        (f"postgresql://h/shop/{'a' * 64}", "is not a collection name; use up to 63 letters"),
+        (f"postgresql://h/{'a' * 64}/replies", "is not a database name; use up to 63 letters"),
+        ("postgresql://h/replies", "names no database; write postgresql://HOST:PORT/DATABASE/NAME"),
+        ("qdrant+http://h/shop/replies", "names a database, which Qdrant lacks; leave 'shop' out"),
     ],
 )
 def test_an_incomplete_address_is_refused(text: str, problem: str) -> None:

@@ -631,14 +631,16 @@ def test_few_vectors_are_compared_exactly_instead_of_by_codes(
 def test_a_matrix_is_rebuilt_after_enough_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, n_stale: int, due: bool
 ) -> None:
-    """More than a fifth of the live rows, and more than ten here; an added and removed candidate counts twice."""
+    """More than a fifth of the live rows, and more than ten here; a candidate that is replaced or removed is two."""
     monkeypatch.setattr(writer_module, "MIN_STALE", 10)
     path = small(tmp_path / "i", n)
     matrices = {place.name for place in path.glob("matrix-*")}
     with LocalWriter(path) as writer:
-        for i in range(n_stale // 2):
+        for i in range(n_stale // 4):
             writer.add([candidate(f"n{i}")], vector(i)[None])
             writer.remove([f"n{i}"])
+        for i in range(n_stale // 2 - n_stale // 4):
+            writer.add([candidate("c0", 1 + i)], vector(i)[None], replace=True)
     assert ({place.name for place in path.glob("matrix-*")} != matrices) == due
     assert verify_index(path) == []
 

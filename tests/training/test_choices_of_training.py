@@ -340,7 +340,7 @@ def test_validation_and_test_lists_are_read_alike(tmp_path: Path, write_rows: Wr
             assert [len(example.candidates) for example in lists] == [4] * len(WORDS)
             assert lists[0].response == first
             assert lines[-1] == f"{file}: 6 examples of 4 candidates"
-        with pytest.raises(DataError, match=rf"^{part}: no list has a right and a wrong candidate; .* as data\.{part}$"):
+        with pytest.raises(DataError, match=rf"^{part}: no list has a right and a wrong .* as data\.{part}$"):
             read_lists(data, part, [{"context": "hi", "candidates": ["a", "a"], "relevant": 0}])
 
 

@@ -21,6 +21,7 @@ from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, LockedError, UsageError
 from polyrank.storage.lock import hold
 from polyrank.training import train
+from polyrank.training.run import TRAINING
 from polyrank.training.run_folder import LOCK
 from processes import run, start
 from train_settings import toy_recipe
@@ -197,6 +198,20 @@ def test_a_folder_with_other_files_is_refused(tiny_backbone: Path, task: dict[st
         train(recipe(task, tiny_backbone, tmp_path / "run"))
     train(recipe(unvalidated(task), tiny_backbone, tmp_path / "run"), overwrite=True)
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / ".DS_Store").write_text("of the desktop")
+    TRAINING.check_folder(tmp_path / "hidden", resume=False, overwrite=False)
+
+
+def test_the_folders_of_all_seeds_are_checked_before_any_work(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    earlier = tmp_path / "run" / "seed-2"
+    earlier.mkdir(parents=True)
+    (earlier / "metrics.jsonl").write_text("")
+    with pytest.raises(UsageError, match=r"seed-2 holds an earlier run; pass `resume=True` to continue it"):
+        train(recipe(task, tiny_backbone, tmp_path / "run", seeds=(1, 2)))
+    assert not (tmp_path / "run" / "seed-1").exists()
 
 
 @pytest.mark.parametrize("network", ["retriever", "reranker"])

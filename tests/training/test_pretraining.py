@@ -337,7 +337,8 @@ def vars_of(chosen: Any) -> list[Any]:
 
 def test_inputs_are_truncated_correctly(pairs: Pairs, subwords: Subwords) -> None:
     text = PretrainText(max_tokens=12, max_response_tokens=4)
-    chosen = Batches(pairs, text, random_half=False, batch_tokens=120, window=1, seed=(1, 0)).at(0)
+    chosen = Batches(pairs, text, random_half=True, batch_tokens=120, window=1, seed=(1, 0)).at(0)
+    assert 0 < chosen.random.sum() < len(chosen.random)
     batch = make_batch(pairs, chosen, text, subwords, None, np.random.default_rng(1))
     ids = np.asarray(pairs.ids) >> 1
     for i, (row, response) in enumerate(zip(chosen.rows, chosen.responses, strict=True)):
@@ -349,6 +350,9 @@ def test_inputs_are_truncated_correctly(pairs: Pairs, subwords: Subwords) -> Non
         assert batch.tokens.segments[i, :n].tolist() == [0] * (len(left) + 2) + [1] * (len(right) + 1)
         assert batch.tokens.mask[i].tolist() == [True] * n + [False] * (batch.tokens.ids.shape[1] - n)
     assert (batch.targets == NO_TARGET).all()
+    assert batch.random.tolist() == [
+        int(row != response) for row, response in zip(chosen.rows, chosen.responses, strict=True)
+    ]
 
 
 # masks
@@ -490,7 +494,9 @@ def test_out_of_memory_suggests_half_of_the_tokens(
     parts = reading(pairs, subwords, "train.batch_tokens=300", "train.micro_batch_tokens=80")
     rows, _ = parts.rows(0)
     n_tokens = len(rows.chosen.rows) * int(rows.chosen.lengths[-1])
-    assert parts.too_large(rows).startswith(f"{n_tokens} tokens do not fit into memory; try train.micro_batch_tokens=40,")
+    assert parts.too_large(rows).startswith(
+        f"{n_tokens} tokens do not fit into memory; try train.micro_batch_tokens=40"
+    )
 
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:
@@ -682,18 +688,22 @@ def test_the_result_is_a_backbone_for_polyrank_and_transformers(
 
 def test_a_backbone_is_pretrained_further(mean_pooled_backbone: Path, dialogues: Path, tmp_path: Path) -> None:
     tables = {"model": {"backbone": str(mean_pooled_backbone)}}
-    values = plan(dialogues, tmp_path / "x")
+    longest = load_backbone(mean_pooled_backbone).max_positions
+    above = plan(dialogues, tmp_path / "x", f"text.max_tokens={longest + 1}", **tables, vocabulary=None)
+    with pytest.raises(
+        ConfigError, match=rf"max_tokens = {longest + 1} is above the backbone's longest input, {longest};"
+    ):
+        pretrain(above)
     recipe = load_pretrain_recipe(
         {
             "output": str(tmp_path / "run"),
             "data": {"train": str(dialogues)},
-            "text": {"max_tokens": 24, "max_response_tokens": 10, "turn_separator": "[EOT]"},
+            "text": {"max_tokens": longest, "max_response_tokens": 10, "turn_separator": "[EOT]"},
             "train": {"steps": 4, "batch_tokens": 300, "precision": "fp32", "objectives": "joint", "dropout": 0.0},
             **tables,
         }
     )
     model = pretrain(recipe).model
-    assert values.text.max_tokens == 24
     old, new = load_subwords(mean_pooled_backbone), load_subwords(model)
     assert (len(old), len(new)) == (len(old), len(old) + 1)
     assert new.encode("my wifi") == old.encode("my wifi")

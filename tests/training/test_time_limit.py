@@ -237,7 +237,9 @@ def test_either_network_can_diverge(tmp_path: Path, place: int) -> None:
     steps.bad, steps.n_steps = {(place, number) for number in range(3)}, 3
     steps.figures = lambda of: {"loss": 1.0, "R@1": math.nan if of == place else 1.0}  # type: ignore[method-assign]
     steps.check = lambda done: {} if done == 3 else None  # type: ignore[method-assign,assignment]
-    with pytest.raises(DivergedError, match="no loss was finite when a model was due to be saved, so .*short has none"):
+    with pytest.raises(
+        DivergedError, match=r"no loss was finite when a model was due to be saved, so .*short has none"
+    ):
         steps.fit_both(tmp_path / "short")
 
 

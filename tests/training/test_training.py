@@ -221,8 +221,9 @@ def test_an_earlier_run_is_not_overwritten_without_the_option(
     with pytest.raises(UsageError, match="resume=True"):
         train(plan)
     changed = dataclasses.replace(plan, train=dataclasses.replace(plan.train, lr=1.0))
-    with pytest.raises(ConfigError, match="differs"):
-        train(changed, resume=True)
+    for overwrite in (False, True):  # with both options, the run is resumed
+        with pytest.raises(ConfigError, match="differs"):
+            train(changed, resume=True, overwrite=overwrite)
     assert train(plan, resume=True)[0].fit.n_steps > 0  # finished: nothing to do
     train(plan, overwrite=True)
 

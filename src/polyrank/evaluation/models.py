@@ -35,9 +35,10 @@ class Comparison:
     models: list[ModelScores]
 
     def __repr__(self) -> str:
-        """R@1 of each model."""
-        shown = (f"{row['name']} {100 * row['metrics'].get('R@1', 0.0):.1f}" for row in self.rows)
-        return f"Comparison(R@1: {', '.join(shown)})"
+        """R@1 of each model; MRR, if R@1 was not requested."""
+        metric = "R@1" if all("R@1" in row["metrics"] for row in self.rows) else "MRR"
+        shown = (f"{row['name']} {100 * row['metrics'][metric]:.1f}" for row in self.rows)
+        return f"Comparison({metric}: {', '.join(shown)})"
 
     def _repr_html_(self) -> str:
         """The models and their metrics as a table, for notebooks."""
@@ -137,7 +138,6 @@ def evaluate_models(
 def _report_absent_answers(task: RankingTask, result: Evaluation, notify: Callable[[str], None]) -> None:
     """Report how many examples have no right answer in the pool; the figures leave them out."""
     pairs = zip(task.examples, result.records, strict=True)
-    n_absent = sum(bool(example.relevant) and not record.relevant for example, record in pairs)
+    n, n_absent = len(task.examples), sum(bool(example.relevant) and not record.relevant for example, record in pairs)
     if n_absent and not task.n_left_out:
-        n = len(task.examples)
         notify(f"{n_absent} of {n} examples cannot be answered: the pool holds none of their right answers")

@@ -186,7 +186,7 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
         for network in plan.networks:
             check_replaceable(folder / network.name / MODEL_FOLDER, own_files=MODEL_FILES, replace=True)
         TRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
-        if resume and not overwrite and TRAINING.has_begun(folder) and has_document(folder, RECIPE):
+        if resume and TRAINING.has_begun(folder) and has_document(folder, RECIPE):
             TRAINING.check_same(folder, recipe_to_dict(read_run_recipe(folder)), recipe_to_dict(plan.recipe))
 
 
