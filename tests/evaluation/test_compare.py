@@ -140,6 +140,13 @@ def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -
     assert [(each.name, each.seeds) for each in read_scored([*files, ("x", tmp_path / "a")])] == [
         ("m", (0,)), ("m", (2,)), ("c", (1,)), ("d", (None,)), ("e", (None,)), ("d (2)", (None,)), ("x", (0,))
     ]  # fmt: skip
+    for name, header in (("1.jsonl", {"model": "k", "seed": "3"}), ("2.jsonl.gz", {"seed": "5"}), ("notes.txt", {})):
+        write_scores(tmp_path / "folder" / name, drawn(1, 0.5), **header)
+    assert [each.name for each in read_scored([("y", tmp_path / "d"), (None, tmp_path / "d")])] == ["y", "d"]
+    inside = read_scored([(None, tmp_path / "folder"), ("x", tmp_path / "folder")])
+    assert [(each.name, each.seeds) for each in inside] == [
+        ("k", (3,)), ("2.jsonl.gz", (5,)), ("x", (3,)), ("x", (5,))
+    ]  # fmt: skip
 
 
 def test_a_row_holds_measurements_and_tests() -> None:

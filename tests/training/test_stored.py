@@ -88,7 +88,13 @@ def check_stored_examples(path: Path, rows: list[Example]) -> None:
     assert found.sizes(np.arange(len(wanted))).tolist() == sizes
     assert {context: found.rights[context] for context in found.rights} == collect_right_answers(wanted)
     assert Context("no such context") not in found.rights
-    assert found.n_given == sum(len(each.candidates) > len(each.relevant) for each in wanted)
+    for some in (slice(None), slice(None, None, -2)):
+        part = found.choose(np.arange(len(wanted))[some])
+        assert list(part) == wanted[some]
+        assert part.sizes(np.arange(len(part))).tolist() == sizes[some]
+        assert part.repeats().tolist() == found.repeats()[some].tolist()
+        assert part.n_given == sum(len(each.candidates) > len(each.relevant) for each in wanted[some])
+    assert found.n_given == found.choose(np.arange(len(wanted))).n_given
     assert list(StoredResponses(found)) == [each.response for each in wanted]
     with pytest.raises(IndexError):
         found[len(wanted)]
@@ -109,6 +115,7 @@ def test_dialogues_store_each_turn_once(tmp_path: Path, speaker: str | None) -> 
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     found = stored(path, kind="dialogues", speaker=speaker)
     assert list(found) == read_examples(path, kind="dialogues", speaker=speaker).examples
+    assert found.choose(np.arange(1)).n_given == 0
     (texts,) = (tmp_path / "cache").glob("*/texts.bin")
     assert texts.read_bytes().count(b"customer 0") == 1
     part = found.choose(np.array([1, 0])).choose(np.array([1]))

@@ -65,6 +65,7 @@ class StoredExamples(Sequence[Example]):
         """Select examples, in this order. ``rights`` still covers all examples of the folder."""
         part = copy(self)
         part._chosen = numbers if self._chosen is None else self._chosen[numbers]
+        part.n_given = int(((own := self._table[part._chosen])["last"] - own["first"] > own["right"]).sum())
         return part
 
     @property

@@ -137,9 +137,8 @@ def rows_where(
     connection: sqlite3.Connection, filter: Filter, *, after: int = 0, among: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
     """Row numbers in ``candidates`` above ``after`` that pass, ascending; only some rows, if ``among`` is given."""
-    rows, start = "row > ?", after if among is None else json.dumps(among.tolist())
-    if among is not None:
-        rows = "row IN (SELECT value FROM json_each(?))"
+    rows = "row > ?" if among is None else "row IN (SELECT value FROM json_each(?))"
+    start = after if among is None else json.dumps(among.tolist())
     query = f"SELECT row FROM candidates WHERE {rows} AND {filter.where} ORDER BY row"
     with limited_search():
         return np.fromiter((row for (row,) in connection.execute(query, (start, *filter.bound))), np.int64)
