@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polyrank.data import Split, choose_speaker, draw_candidates, read_examples, split, write_split
+from polyrank.data.examples import write_examples
 from polyrank.data.same_words import same_words
 from polyrank.data.splits import PARTS, _time
 from polyrank.errors import DataError, UsageError
@@ -392,6 +393,15 @@ def test_the_background_is_not_a_turn() -> None:
     """So answers after a fact and after a turn with the same words are wrong for each other."""
     pairs = [Example(("hi", "I ski"), ("yes",), (0,)), Example(("hi",), ("no",), (0,), background=("I ski",))]
     assert [{*example.candidates} for example in draw_candidates(pairs, 2)] == [{"yes", "no"}] * 2
+
+
+def test_drawn_lists_have_neither_the_ids_nor_the_grades_of_the_answers(tmp_path: Path) -> None:
+    """Both are of a pool, which drawn lists replace, and a file with grades alone could not be read again."""
+    judged = [Example((f"q{i}",), (f"a{i}",), (0,), f"e{i}", (), (f"x{i}",), (2,)) for i in range(4)]
+    lists = draw_candidates(judged)
+    assert {(example.relevant_ids, example.grades) for example in lists} == {((), ())}
+    write_examples(tmp_path / "lists.jsonl", lists)
+    assert read_examples(tmp_path / "lists.jsonl").examples == lists
 
 
 # whose turns

@@ -434,6 +434,16 @@ def test_pairs_with_no_or_several_answers_become_retrieval() -> None:
     assert [(e.context, e.id, e.candidates, e.relevant) for e in found] == [((n,), n, (), ()) for n in "123"]
 
 
+def test_grades_follow_their_answers_to_a_pool_of_responses() -> None:
+    """Two judged documents may have one text, or none in the corpus: then the grades of the texts are unknown."""
+    graded = Example(("a",), ("a", "b"), (0, 1), "1", relevant_ids=("x", "y"), grades=(3, 1))
+    same = Example(("c",), ("c", "c"), (0, 1), "2", relevant_ids=("v", "w"), grades=(2, 1))
+    absent = Example(("d",), ("d",), (0,), "3", relevant_ids=("t", "u"), grades=(1, 2))
+    found, pool = against_responses([graded, same, absent])
+    assert [(e.relevant_ids, e.grades) for e in found] == [(("0", "1"), (3, 1)), (("2",), ()), (("3",), ())]
+    assert evaluate(knowing, found, pool=pool).records[0].placement.grades == (3, 1)
+
+
 # tables
 
 

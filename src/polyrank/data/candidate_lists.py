@@ -69,10 +69,10 @@ class Responses:
         for position, (example, context) in enumerate(self._answered[:limit]):
             generator, right = np.random.Generator(np.random.PCG64([seed, position])), self._right[context]
             rows = generator.choice(len(self._texts), size=n_candidates - 1 + len(right), replace=False).tolist()
-            candidates = [self._texts[row] for row in rows if row not in right][: n_candidates - 1]
+            texts = [self._texts[row] for row in rows if row not in right][: n_candidates - 1]
             place = int(generator.integers(n_candidates))
-            candidates.insert(place, example.candidates[example.relevant[0]])
-            result.append(replace(example, candidates=tuple(candidates), relevant=(place,), relevant_ids=()))
+            texts.insert(place, example.candidates[example.relevant[0]])
+            result.append(replace(example, candidates=tuple(texts), relevant=(place,), relevant_ids=(), grades=()))
         return result
 
 

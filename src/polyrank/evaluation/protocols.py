@@ -127,7 +127,8 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
             )
         right = dict.fromkeys(example.candidates[i] for i in example.relevant)
         ids = tuple(pool.setdefault(text, Candidate(str(len(pool)), text)).id for text in right)
-        examples_with_pool.append(replace(example, candidates=(), relevant=(), relevant_ids=ids))
+        grades = example.grades if len(example.grades) == len(ids) else ()  # several ids may have one text, or none
+        examples_with_pool.append(replace(example, candidates=(), relevant=(), relevant_ids=ids, grades=grades))
     if not pool:
         raise DataError("no example has a right answer, so the pool of responses is empty; give a `pool=FILE`")
     return examples_with_pool, list(pool.values())

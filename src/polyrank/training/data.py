@@ -133,8 +133,7 @@ def _check_one_file(source: Path) -> None:
     """
     is_pattern = not source.exists() and any(sign in source.name for sign in "*?[")
     if source.is_dir() or is_pattern:
-        kind = "pattern" if is_pattern else "folder"
         raise ConfigError(
-            f'data.train = "{source}" is a {kind}, whose examples are stored on disk; set data.cache, for example to'
-            ' "cache"'
+            f'data.train = "{source}" is a {"pattern" if is_pattern else "folder"}, whose examples are stored on disk;'
+            ' set data.cache, for example to "cache"'
         )
