@@ -365,7 +365,7 @@ def test_parquet_that_is_not_utf8(tmp_path: Path) -> None:
     from pyarrow import parquet
 
     path = tmp_path / "x.parquet"
-    for before in (1, 1200):  # in the first batch or the second
+    for before in (0, 1, 1200):  # in the first batch or the second
         raw = pyarrow.array([*[b"d"] * before, b"\xff", b"e"])
         texts = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), raw.buffers())
         parquet.write_table(pyarrow.table({"context": ["a"] * len(raw), "response": texts}), path)

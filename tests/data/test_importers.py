@@ -205,6 +205,7 @@ def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
         ('{"example-id": 2, "messages-so-far": "a"}', 'field "messages-so-far" holds a text'),
         ('{"example-id": 2, "messages-so-far": ["a"]}', 'field "messages-so-far" holds a text at position 0'),
         (r'{"example-id": "\ud800"}', r"lone surrogate \\ud800"),
+        (r'{"example-id": "\uDBFF"}', r"lone surrogate \\udbff"),
     ):
         source = written(tmp_path / "x.json", "[", good + ",", "", bad + ",", good, "]")
         with pytest.raises(DataError, match=rf"x\.json:4: {message}"):

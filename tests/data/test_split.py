@@ -400,8 +400,9 @@ def test_drawn_lists_have_neither_the_ids_nor_the_grades_of_the_answers(tmp_path
     judged = [Example((f"q{i}",), (f"a{i}",), (0,), f"e{i}", (), (f"x{i}",), (2,)) for i in range(4)]
     lists = draw_candidates(judged)
     assert {(example.relevant_ids, example.grades) for example in lists} == {((), ())}
-    write_examples(tmp_path / "lists.jsonl", lists)
-    assert read_examples(tmp_path / "lists.jsonl").examples == lists
+    for examples in (judged, lists):
+        write_examples(tmp_path / "lists.jsonl", examples)
+        assert read_examples(tmp_path / "lists.jsonl").examples == examples
 
 
 # whose turns
