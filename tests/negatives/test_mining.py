@@ -21,7 +21,7 @@ from polyrank.cli.mining import mine as mine_command
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.train import NegativesConfig
-from polyrank.data import read_examples, read_pool
+from polyrank.data import read_examples, read_pool, write_examples
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.models import new_model
@@ -439,6 +439,16 @@ def test_ids_are_resolved_only_without_an_answer() -> None:
     found = with_texts(examples, pool)
     assert found[0] == Example(("a",), ("bye", "hello", "given wrong"), (0, 1))
     assert found[1:] == examples[1:]
+
+
+def test_mined_lists_of_graded_answers_are_read_again(tmp_path: Path) -> None:
+    """Grades are of ids in a pool, which the lists replace."""
+    judged = [Example((f"topic {n}?",), (f"topic {n}",), (0,), f"q{n}", (), (f"d{n}",), (2,)) for n in range(4)]
+    retrieve = from_pool(BM25(), [f"topic {n}" for n in range(9)])
+    mined = mine(judged, retrieve, HardNegatives(n_negatives=2, last_rank=5)).examples
+    assert {(len(each.candidates), each.relevant_ids, each.grades) for each in mined} == {(3, (), ())}
+    write_examples(tmp_path / "mined.jsonl", mined)
+    assert read_examples(tmp_path / "mined.jsonl").examples == [*mined]
 
 
 def test_dates_of_a_parquet_pool_become_text(tmp_path: Path) -> None:

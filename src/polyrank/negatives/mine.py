@@ -95,7 +95,7 @@ def mine(
             n_short += len(wrong) < settings.n_negatives
             right = _right(example)
             candidates, relevant = (*right, *wrong), tuple(range(len(right)))
-            mined.append(replace(example, candidates=candidates, relevant=relevant, relevant_ids=()))
+            mined.append(replace(example, candidates=candidates, relevant=relevant, relevant_ids=(), grades=()))
     n_negatives = sum(len(example.candidates) - len(example.relevant) for example in mined)
     return Mined(
         tuple(mined), len(examples) - len(labelled), n_short, n_doubtful, n_negatives / len(mined) if mined else 0.0
