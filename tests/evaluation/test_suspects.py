@@ -52,6 +52,8 @@ def test_near_copies_of_the_answer_among_the_wrong_are_found() -> None:
     assert is_near_copy("pay this bill today", "pay this bill today please")  # four of five words are common
     assert not is_near_copy("pay this bill", "pay this bill today")
     assert not is_near_copy("?", "hello")
+    assert is_near_copy("Hi Ann, it is down", "hi Bob! it is down")
+    assert not is_near_copy("hi router, it is down", "hi wifi, it is down")  # not the names of people
 
 
 def test_margins_of_several_models_are_means_and_a_margin_of_0_is_not_suspect() -> None:

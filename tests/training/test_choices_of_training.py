@@ -326,6 +326,15 @@ def test_dialogues_in_memory_are_read_like_files(tmp_path: Path, write_rows: Wri
     assert n_train == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}
 
 
+def test_bad_rows_of_a_cached_training_part_are_skipped(tmp_path: Path, write_rows: Write) -> None:
+    turns = [{"speaker": "agent", "text": "hi"}, {"speaker": "customer", "text": "bye"}]
+    file, cache = write_rows("chats.jsonl", [{"turns": turns}, {"turns": 3}]), str(tmp_path / "cache")
+    stored = DataConfig(train=str(file), speaker="customer", skip_bad=True, cache=cache)
+    assert [(one.context, one.response) for one in load_data(stored)[0]] == [(("hi",), "bye")]
+    with pytest.raises(DataError, match=r"chats\.jsonl:2:"):
+        load_data(dataclasses.replace(stored, skip_bad=False))
+
+
 def test_validation_and_test_lists_are_read_alike(tmp_path: Path, write_rows: Write) -> None:
     """Neither has the speaker of the training part, unless it holds dialogues; bad rows are skipped in both."""
     pairs = [{"context": f"my {word}", "response": f"{word} thanks"} for word in WORDS]

@@ -38,7 +38,7 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
 from polyrank.training import InBatchStep, ListwiseStep, train
-from polyrank.training.fitting import check_steps
+from polyrank.training.fitting import ExampleOrder, check_steps
 from polyrank.training.methods import make_negatives, make_step
 from polyrank.training.optimizer import make_optimizer
 from polyrank.training.ranker import Ranker, distinct_texts, make_learner, new_ranker, own_texts, validation_figures
@@ -576,6 +576,14 @@ def test_validations_happen_at_the_right_steps() -> None:
     assert sorted(check_steps(5, 10, 2)) == [5]
     assert sorted(check_steps(20, 10, 2)) == [5, 10, 15, 20]
     assert sorted(check_steps(7, 3, 1)) == [3, 6, 7]
+    examples = [Example(("hi",), (f"answer {i}",), (0,)) for i in range(14)]
+    for batch_size, epochs, each, reached in (
+        (4, 2, 4, [n / 4 for n in range(1, 9)]),
+        (2, 1, 3, [None, 0.2857, None, None, 0.7143, None, 1.0]),
+    ):
+        settings = train_config(batch_size=batch_size, epochs=epochs, evaluate_per_epoch=each)
+        order = ExampleOrder(examples, lambda example: 1, settings, seed=1)
+        assert [(order.check(done) or {}).get("epoch") for done in range(1, 1 + len(reached))] == reached
 
 
 @pytest.mark.parametrize(
