@@ -324,6 +324,11 @@ def test_dialogues_in_memory_are_read_like_files(tmp_path: Path, write_rows: Wri
         assert [e.candidates for e in judges] == [e.candidates for e in valid]
         n_train[speaker] = len(train_part)
     assert n_train == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}
+    for source, given, name in ((file, None, file), (None, dialogues, "train")):
+        lines: list[str] = []
+        load_data(DataConfig(train=source and str(source)), given, notify=lines.append)
+        assert lines[0].startswith(f"{name}: replies are the turns of agent, not of customer; choose another speaker")
+        assert lines[1].startswith(f"{name}: 6 rows, 6 examples")
 
 
 def test_bad_rows_of_a_cached_training_part_are_skipped(tmp_path: Path, write_rows: Write) -> None:
