@@ -616,19 +616,23 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
 
 
 def test_other_texts_are_not_resumed(dialogues: Path, tmp_path: Path) -> None:
-    recipe = plan(dialogues, tmp_path / "run", "train.steps=4")
+    """Neither texts to train on, nor those that choose the best step."""
+    text, valid = dialogues.read_text("utf-8"), tmp_path / "valid.jsonl"
+    valid.write_text(text, "utf-8")
+    longer = plan(dialogues, tmp_path / "run", f"data.valid={valid}")
+    recipe = plan(dialogues, tmp_path / "run", f"data.valid={valid}", "train.steps=4")
     pretrain(recipe)
-    text = dialogues.read_text("utf-8")
-    dialogues.write_text(text + text, "utf-8")
-    for resumed in (recipe, plan(dialogues, tmp_path / "run")):
-        with pytest.raises(ConfigError, match=r"data.train changed since .*run was started: from "):
-            pretrain(resumed, resume=True)
-    dialogues.unlink()
-    with pytest.raises(DataError, match=r"dialogues.jsonl: no such file"):
-        pretrain(recipe, overwrite=True)
-    assert (tmp_path / "run" / CHECKPOINT).exists()  # the earlier run stays
-    dialogues.write_text(text, "utf-8")
-    assert pretrain(plan(dialogues, tmp_path / "run"), resume=True).fit.n_steps == 8
+    for name, file in (("train", dialogues), ("valid", valid)):
+        file.write_text(text + text, "utf-8")
+        for resumed in (recipe, longer):
+            with pytest.raises(ConfigError, match=rf"data\.{name} changed since .*run was started: from "):
+                pretrain(resumed, resume=True)
+        file.unlink()
+        with pytest.raises(DataError, match=rf"{file.name}: no such file"):
+            pretrain(recipe, overwrite=True)
+        assert (tmp_path / "run" / CHECKPOINT).exists()  # the earlier run stays
+        file.write_text(text, "utf-8")
+    assert pretrain(longer, resume=True).fit.n_steps == 8
 
 
 def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Path) -> None:

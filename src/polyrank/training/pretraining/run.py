@@ -128,12 +128,15 @@ def _begin(
     Raises:
         UsageError: the folder holds an earlier run or other files, and neither option is set.
         ConfigError: the run to resume was started with other settings or other texts.
-        DataError: the training file cannot be read.
+        DataError: a file cannot be read.
     """
     check_replaceable(folder / MODEL_FOLDER, own_files=BACKBONE_FILES, replace=True)
     PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
-    with open_file(file := Path(recipe.data.train)):  # a missing file is reported before an earlier run is removed
-        inputs = {"data.train": sha256_file(file)}
+    inputs = {}
+    for name, file in (("data.train", recipe.data.train), ("data.valid", recipe.data.valid)):
+        if file is not None:
+            with open_file(Path(file)):  # a missing file is reported before an earlier run is removed
+                inputs[name] = sha256_file(Path(file))
     longer = False
     if resume and PRETRAINING.has_begun(folder) and has_document(folder, PRETRAINING.recipe):
         began = read_document(folder, PRETRAINING.recipe)
@@ -142,12 +145,8 @@ def _begin(
         PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
         check_same_inputs(earlier_inputs, inputs, folder)
         longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)
-    result = PRETRAINING.begin(
-        folder,
-        to_dict(recipe) | {INPUTS: inputs},
-        longer=longer if resume or not overwrite else None,
-        notify=notify,
-    )
+    document, more = to_dict(recipe) | {INPUTS: inputs}, longer if resume or not overwrite else None
+    result = PRETRAINING.begin(folder, document, longer=more, notify=notify)
     return None if result is None else FitResult(**result)
 
 
