@@ -126,6 +126,7 @@ def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
     assert group_by_model([alone[0], other, alone[1]]) == [
         ModelScores("poly", (0, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
     ]  # fmt: skip
+    assert group_by_model(group_by_model([*alone, other])) == group_by_model([*alone, other])
     for twice in alone:
         with pytest.raises(UsageError, match=f"poly has seed {twice.seeds[0]} twice; name them apart"):
             group_by_model([*alone, other, twice])
@@ -194,6 +195,9 @@ def test_any_depth_can_be_tested_and_depths_are_shown_in_their_order() -> None:
     over_seeds = rows[1]["against"]["over_seeds"]
     assert over_seeds["difference"] == pytest.approx(np.mean(share[0]) - np.mean(share[1]))
     assert over_seeds["p"] == pytest.approx(stats.ttest_rel(*share).pvalue)
+    for name in ("R@ten", "R@", "recall"):
+        with pytest.raises(DataError, match="better has none of the requested metrics; choose R@k with a lower k"):
+            compare_models([base, better], [name])
 
 
 # layouts

@@ -102,7 +102,7 @@ def compare_models(
         DataError: the models were evaluated on different examples.
     """
     rows = []
-    ks = KS if metrics is None else sorted({int(k) for name in metrics if (k := name.partition("@")[2])})
+    ks = KS if metrics is None else sorted({int(k) for name in metrics if (k := name.partition("@")[2]).isdecimal()})
     for model in models:
         row = {"name": model.name, **summarise(model.evaluations, ks=ks)}
         if len(model.seeds) > 1:
