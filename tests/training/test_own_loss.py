@@ -9,6 +9,7 @@ from torch import Tensor
 
 import polyrank
 from polyrank.errors import ConfigError
+from polyrank.models.artifacts import read_config
 from polyrank.models.losses import cross_entropy
 from polyrank.storage.document import read_document
 from polyrank.training.run_document import RECIPE
@@ -67,6 +68,8 @@ def test_another_loss_is_trained_on(
     (own,) = polyrank.train(recipe, loss=loss, report=lambda _, record: records.append(record))
     (usual,) = polyrank.train(recipe | {"output": str(tmp_path / "usual")})
     assert weights(own) != weights(usual)
+    named = [read_config(result.model)["metadata"].get("loss") for result in (own, usual)]
+    assert named == [f"{Margin.__module__}.Margin", None]
     assert {rows for rows, _ in loss.shapes} == {8}
     assert all(record["loss"] >= 0 for record in records if "loss" in record)
 

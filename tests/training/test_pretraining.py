@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import time
 from collections import Counter
@@ -633,6 +634,22 @@ def test_other_texts_are_not_resumed(dialogues: Path, tmp_path: Path) -> None:
         assert (tmp_path / "run" / CHECKPOINT).exists()  # the earlier run stays
         file.write_text(text, "utf-8")
     assert pretrain(longer, resume=True).fit.n_steps == 8
+
+
+def test_a_backbone_with_another_vocabulary_is_not_continued(
+    dialogues: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Its new weights do not count, because the checkpoint holds all weights."""
+    backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
+    tables = {"model": {"backbone": str(backbone)}, "vocabulary": None}
+    pretrain(plan(dialogues, tmp_path / "run", "train.steps=1", **tables))
+    weights, vocabulary = backbone / "model.safetensors", backbone / "tokenizer.json"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0" * 4)
+    longer = plan(dialogues, tmp_path / "run", "train.steps=2", **tables)
+    assert pretrain(longer, resume=True).fit.n_steps == 2
+    vocabulary.write_bytes(vocabulary.read_bytes() + b" ")
+    with pytest.raises(ConfigError, match=rf"{backbone} changed since .*run was started: from "):
+        pretrain(longer, resume=True)
 
 
 def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Path) -> None:

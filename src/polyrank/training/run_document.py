@@ -113,11 +113,11 @@ def _start_digests(plan: TrainingPlan) -> dict[str, str]:
                 document = read_document(folder, MODEL)
                 digests[str(folder)] = document["files"]["tokenizer.json"] if all_trained else document["fingerprint"]
         elif (folder := Path(getattr(network.model, "backbone", ""))).is_dir():
-            digests[str(folder)] = _backbone_digest(folder, with_weights=not all_trained)
+            digests[str(folder)] = backbone_digest(folder, with_weights=not all_trained)
     return digests
 
 
-def _backbone_digest(folder: Path, *, with_weights: bool) -> str:
+def backbone_digest(folder: Path, *, with_weights: bool) -> str:
     """The digest of a backbone's vocabulary, and of its weights if checkpoints do not hold all of them."""
     patterns = ["tokenizer.json", "vocab.*", *(["*.safetensors"] if with_weights else [])]
     files = sorted(file for pattern in patterns for file in folder.glob(pattern))

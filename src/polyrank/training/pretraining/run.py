@@ -39,7 +39,7 @@ from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import FitResult, fit
 from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, texts_of
-from polyrank.training.run_document import INPUTS, check_same_inputs
+from polyrank.training.run_document import INPUTS, backbone_digest, check_same_inputs
 from polyrank.training.run_folder import RunKind, hold_run_folder, stopped_by_minutes
 from polyrank.training.tracking import CURVES, check_tensorboard, with_curves
 
@@ -137,6 +137,8 @@ def _begin(
         if file is not None:
             with open_file(Path(file)):  # a missing file is reported before an earlier run is removed
                 inputs[name] = sha256_file(Path(file))
+    if isinstance(recipe.model, ContinuedModel) and (start := Path(recipe.model.backbone)).is_dir():
+        inputs[str(start)] = backbone_digest(start, with_weights=False)  # checkpoints hold all weights
     longer = False
     if resume and PRETRAINING.has_begun(folder) and has_document(folder, PRETRAINING.recipe):
         began = read_document(folder, PRETRAINING.recipe)
@@ -206,9 +208,8 @@ def _fit(
 def _start(recipe: PretrainRecipe, folder: Path, notify: Callable[[str], None]) -> Start:
     """The backbone to train, with its vocabulary."""
     model, train = recipe.model, recipe.train
-    separator = recipe.text.turn_separator
     if isinstance(model, ContinuedModel):
-        return continued_backbone(model, separator, dropout=train.dropout, seed=train.seed)
+        return continued_backbone(model, recipe.text.turn_separator, dropout=train.dropout, seed=train.seed)
     assert recipe.vocabulary is not None, "PretrainRecipe fills it in for a network from scratch"
     subwords = _vocabulary(recipe, recipe.vocabulary, folder, notify)
     dropout = 0.1 if train.dropout is None else train.dropout
