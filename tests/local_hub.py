@@ -109,8 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815  # a name that http.server requires
 
     def missing(self, what: str) -> None:
+        """A model whose owner is called "gated" is only for signed-in users."""
         code = "RevisionNotFound" if what in self.server.commits else "RepoNotFound"
-        self.answer(404, X_Error_Code=code, X_Error_Message=f"{what} not found")
+        if what.startswith("gated/"):
+            return self.answer(403, X_Error_Code="GatedRepo")
+        return self.answer(404, X_Error_Code=code, X_Error_Message=f"{what} not found")
 
 
 @contextmanager

@@ -54,6 +54,7 @@ WRONG = [
     ("index add none none --backend quick", "'quick' is not one of"),
     ("index remove none --filter 'lang ='", "filter, character 7: expected"),
     ("index snapshot none -o .", ". already exists"),
+    ("index build shipped:convert none -o .", ". already exists"),
     ("mine none --from bm25 -o out --ranks 5", "--ranks '5' is not FIRST:LAST"),
     ("export none --to paper", "'paper' is not one of"),
     ("export none --to onnx --valid none", "--valid is for int8 and onnx-int8"),

@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 import polyrank
+from polyrank.answering.answers import Answer
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
@@ -24,6 +25,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
 from polyrank.models import new_model
 from polyrank.models.artifacts import TensorGroup, save_model
+from polyrank.records import Ranked
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
 
@@ -76,6 +78,20 @@ def trained_bi(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
+OVER_AN_INPUT = (
+    "feedback export REPLIES -o REPLIES",
+    "feedback export STORE -o REPLIES --contexts REPLIES",
+    "feedback export STORE -o REPLIES --index REPLIES",
+    "mine REPLIES --from bm25 -o REPLIES",
+    "mine PAIRS --from bm25 --pool REPLIES -o REPLIES",
+    "split REPLIES -o REPLIES",
+    "import replies REPLIES -o REPLIES",
+    "import corpus pairs REPLIES -o REPLIES",
+    "import corpus dstc7 LISTS --answers REPLIES -o REPLIES",
+    "evaluate bm25 PAIRS --pool REPLIES --scores REPLIES",
+    "evaluate bm25 PAIRS --against REPLIES --scores REPLIES",
+    "evaluate bm25 PAIRS --pool REPLIES --suspects REPLIES",
+)
 WITHOUT_DIALOGUES = (
     "evaluate bm25 PAIRS",
     "export shipped:convert --to int8 --check --valid LISTS",
@@ -117,7 +133,8 @@ WITHOUT_DIALOGUES = (
         ("import corpus pairs LISTS -o OUT --every-turn", "`every_turn` does not apply to pairs; leave it out"),
         ("import corpus dstc7-candidates LISTS -o OUT --skip-bad", "dstc7-candidates only has --overwrite"),
         ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
-        ("feedback export LISTS -o LISTS --overwrite", "lists.jsonl already exists and is read by this command"),
+        *((f"{command} --overwrite", "replies.jsonl already exists and is read by this command")
+          for command in OVER_AN_INPUT),
         ("evaluate bm25 DIALOGUES --speaker nobody", "nobody"),
         *((f"{command} --speaker {name}", f"speaker '{name}' applies only to dialogues")
           for command in WITHOUT_DIALOGUES for name in ("agent", "*")),
@@ -344,9 +361,17 @@ def test_commands_of_one_process_refuse_torchrun(files: Path, monkeypatch: pytes
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert "respond runs in one process, and 2 were started; start it without torchrun" in refusal(
-        "respond", files / "index", "hi"
-    )
+    for command in (
+        "respond INDEX hi",
+        "index list INDEX",
+        "index add INDEX x",
+        "bench profile",
+        "fit x -o y",
+        "info x",
+    ):
+        words = [str(files / "index") if word == "INDEX" else word for word in command.split()]
+        name = words[1] if words[0] == "index" else words[0]
+        assert refusal(*words).startswith(f"{name} runs in one process, and 2 were started; start it without torchrun")
 
 
 def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,6 +408,20 @@ def test_a_chat_marks_the_best_reply_and_goes_on_from_it(
     assert [line.endswith(f"→ {best[0]}") for line in lines[:2]] == [True, False]
     assert lines[1].endswith(f"  {best[1]}")
     assert ["→" in line for line in lines] == [True, False] * 3
+
+
+@pytest.mark.parametrize("end", ["/quit", "/exit"])
+def test_a_chat_starts_again_and_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def answer(turns: list[str]) -> Any:
+        asked.append(turns)
+        return Answer((Ranked("a", "yes", 1.5),), None, False)
+
+    spoken = ["one", "", "two", "  ", "three", "/new", "/etc/hosts is gone", "/wrong", "four", end, "never read"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(spoken)))
+    _chat(answer)
+    assert asked == [["one"], ["two"], ["three"], ["/etc/hosts is gone"], ["/etc/hosts is gone", "yes", "four"]]
 
 
 def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 import io
 import json
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import polyrank
 from polyrank.answering.answers import Answer
-from polyrank.cli import training
+from polyrank.cli import training, tuning
 from polyrank.cli.answering import _print_answer, _turn, respond
 from polyrank.cli.arguments import as_options, take_options
 from polyrank.cli.commands import app
@@ -34,17 +34,17 @@ from polyrank.cli.console import (
     track,
 )
 from polyrank.cli.evaluation import _report_missing, _show
-from polyrank.cli.explaining import _bar, _draw, _painted, _strongest
-from polyrank.cli.ranking import _context
+from polyrank.cli.explaining import _bar, _draw, _draw_vectors, _painted, _strongest
+from polyrank.cli.ranking import _context, _table
 from polyrank.cli.serving import read_options
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_pool
-from polyrank.errors import LockedError, UsageError
-from polyrank.evaluation import evaluate, read_task
+from polyrank.errors import DataError, LockedError, UsageError
+from polyrank.evaluation import evaluate, read_task, summarise
 from polyrank.evaluation.suspects import find_suspects
 from polyrank.index import open_writer
 from polyrank.records import Context, Ranked
-from polyrank.scorers.explanation import TokenShare
+from polyrank.scorers.explanation import Attention, TokenShare, VectorShare
 from polyrank.scorers.protocols import Scorer
 from polyrank.training import RunResult
 from polyrank.training.loop import FitResult
@@ -141,10 +141,17 @@ def test_a_confidence_may_be_below_zero(
 
 
 def test_only_a_good_reply_joins_the_conversation(capsys: pytest.CaptureFixture[str]) -> None:
-    ranked = (Ranked("a", "yes", 1.0), Ranked("b", "no", 0.5))
-    for given, abstained, turns in ((ranked, False, ["hi", "yes"]), (ranked, True, ["hi"]), ((), True, ["hi"])):
-        assert _turn(lambda _, given=given, abstained=abstained: Answer(given, None, abstained), ["hi"]) == turns
-    assert capsys.readouterr().out.count("→") == 1
+    ranked = (Ranked("a", "yes", 12.345), Ranked("b", "no", -0.5))
+    near = "(no good answer; the nearest replies are)"
+    for given, abstained, turns, said in (
+        (ranked, False, ["hi", "yes"], []), (ranked, True, ["hi"], [near]), ((), True, ["hi"], ["(no good answer)"]),
+    ):  # fmt: skip
+        answer = Answer(given, None, abstained, notes=("one", "two"))
+        assert _turn(lambda _, answer=answer: answer, ["hi"]) == turns
+        shown = capsys.readouterr()
+        assert shown.err.splitlines() == ["one", "two", *said]
+        first = "  " if abstained else "→ "
+        assert shown.out.splitlines() == [f"    12.35  {first}yes", "    -0.50    no"][: len(given)]
 
 
 def test_the_longest_name_of_an_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +165,14 @@ def test_the_longest_name_of_an_option_is_named(monkeypatch: pytest.MonkeyPatch)
     assert as_options("`output=x`, `partition_by`, `overwrite=True`, `overwrite=False`") == (
         "--output x, --partition-by, --overwrite, --overwrite False"
     )
+
+
+def test_the_kind_of_every_model_is_shown(tiny_backbone: Path) -> None:
+    names = {"bm25": "bm25", "tfidf": "tfidf", "shipped:convert": "convert", f"untuned:{tiny_backbone}": "bi"}
+    for name, kind in names.items():
+        found = json.loads(run("info", name, "--json").stdout)
+        assert (found["kind"], found["n_parameters"] > 0, found["n_bytes"] > 0) == (kind, *[":" in name] * 2)
+        assert run("info", name).stdout.startswith(f"{name}: {kind}, fingerprint {found['fingerprint']}\n")
 
 
 def test_characters_that_a_terminal_obeys_are_escaped() -> None:
@@ -198,26 +213,6 @@ def test_a_line_of_progress_is_due_every_minute(monkeypatch: pytest.MonkeyPatch)
         now[0] += seconds
         due.append(display.line_is_due(also))
     assert due == [False, True, False, True, False, True]
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_progress_bar_shows_the_share_that_is_done(
-    known: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of a total that is given, or that of the items; nothing is shown without a terminal."""
-    if known:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-    shares = []
-    console.cache_clear()
-    for done, total in (([1, 2, 3], 12), ([1, 2, 3, 4], None), (range(3), 4)):
-        assert list(track("reading", iter(done) if total else done, total)) == list(done)
-        shares.append(re.findall(r"(\d+)%", capsys.readouterr().err)[-1:])
-    with encoding_progress() as progress:
-        for n in (3, 6):
-            progress(n, 8)
-    shares.append(re.findall(r"(\d+)%", capsys.readouterr().err)[-1:])
-    console.cache_clear()
-    assert shares == ([["25"], ["100"], ["75"], ["75"]] if known else [[]] * 4)
 
 
 @pytest.fixture
@@ -274,8 +269,37 @@ def test_a_pipe_gets_a_line_of_progress_every_minute_and_a_terminal_none(
         assert ("encoded 3,000 of 4,000 texts" in capsys.readouterr().err) is not is_terminal
 
 
+def test_encoded_texts_are_counted_in_lines_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with encoding_progress() as report:
+        for done in (1000, 2000, 3000):
+            report(done, 4000)
+            now[0] += 59.9
+    assert capsys.readouterr().err.splitlines() == ["encoded 3,000 of 4,000 texts"]
+
+
 ROW = {"n_examples": 9, "n_candidates": 9}
 ROWS = [{"name": "a", **ROW, "metrics": {"R@1": 0.5, "MRR": 0.25}}, {"name": "b", **ROW, "metrics": {"R@1": 0.75}}]
+
+
+def test_grades_that_one_model_has_are_shown_and_those_that_none_has_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for grades in (("a",), ("b",), ("a", "b"), ()):
+        rows = [
+            {**row, "metrics": row["metrics"] | ({"nDCG@10": 0.125} if row["name"] in grades else {})} for row in ROWS
+        ]
+        _show(rows, None, False, "markdown")
+        assert ("nDCG@10" in capsys.readouterr().out) is bool(grades)
+    _report_missing(ROWS, ["R@1", "nDCG@10"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert said == "nDCG@10 left out: it needs grades of relevance, as BEIR's folders have them"
+    _report_missing(ROWS, ["nDCG@10", "R@9"])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == ["R@9 left out: k must be below 9, the smallest number of candidates"]
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex"])
@@ -344,6 +368,39 @@ def test_an_explanation_numbers_its_turns_from_one_and_draws_the_strongest_longe
     assert bars[0] == 0
 
 
+def test_words_are_left_out_up_to_the_limit(index: Path) -> None:
+    """Of an index and of a model, whose shares are by omission."""
+    for path in (index, "shipped:convert"):
+        for n, options in ((0, ("--words", 0)), (2, ("--words", 2)), (4, ())):
+            done = run("explain", path, "when is it open", "--reply", "It is open until 5 pm", "--json", *options)
+            why = json.loads(done.stdout)
+            assert why["method"] == "left out"
+            assert [len(turn["tokens"]) for turn in why["turns"]] == [n]
+
+
+def test_the_strongest_context_vectors_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = tuple(Attention(f"t{n}" if n else "", None, 0, 0, 0.5 - n / 10) for n in range(7))
+    vectors = [VectorShare(10 + n, 0.75 - n / 10, 1.25 + n, tokens) for n in range(7)]
+    _draw_vectors(make_console(highlight=False), vectors)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.startswith("vector ")]
+    listed = "· 0.50, t1 0.40, t2 0.30, t3 0.20, t4 0.10"
+    assert lines == [f"vector {10 + n} {0.75 - n / 10:.2f} x {n + 1}.250 {listed}" for n in range(5)]
+
+
+def test_background_and_the_rest_are_drawn_like_turns() -> None:
+    line = json.dumps({"context": ["my bill", "is red"], "background": ["a red bill", "i like tea"]})
+    for command in (("tfidf", "--reply", "the red bill"), ("bm25", "--reply", "the red bill")):
+        why = json.loads(run("explain", *command, "--json", stdin=line).stdout)
+        shown = [row.split() for row in run("explain", *command, stdin=line).stdout.splitlines()]
+        shares = [text["share"] for text in (*why["background"], *why["turns"])] + [why["rest"]]
+        rows = [words for words in shown if words and words[0] in ("background", "turn", "rest")]
+        named = ["background", "background", "turn 1", "turn 2", "rest"]
+        for words, name, share in zip(rows, named, shares, strict=True):
+            assert " ".join(words).startswith(f"{name} {share:+.3f}")
+        assert shown[0][0] == f"{why['score']:.4f}"
+        assert sum(shares) == pytest.approx(why["score"], abs=1e-4)
+
+
 class Moods(Scorer):
     """Good words are good, and bad words are twice as bad."""
 
@@ -362,6 +419,33 @@ def test_the_longest_bar_may_be_against_a_reply(capsys: pytest.CaptureFixture[st
 def test_a_context_takes_the_place_of_a_query() -> None:
     assert _context({"query": "a"}) == Context("a")
     assert _context({"query": "a", "context": ["b", "c"]}) == Context(["b", "c"])
+
+
+def test_a_line_may_be_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.data.lines.MAX_LINE_BYTES", 40)
+    line = '{"query": "a", "documents": ["b"]}'
+    for length, ends in ((39, "\n"), (39, "")):
+        assert len(run("rank", "bm25", stdin=f"{line:{length}}\n{line:{length}}{ends}").stdout.splitlines()) == 2
+    done = CliRunner().invoke(app, ["rank", "bm25"], input=f"{line}\n\n{line:40}\n")
+    assert str(done.exception) == "stdin:3: the line is longer than 40 bytes; split or shorten it"
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_table_has_the_last_turn_and_numbers_replies_from_one(capsys: pytest.CaptureFixture[str]) -> None:
+    _table(Context(("hi", "my [red]wifi")), [Ranked("a", "one\n\ttwo  three", 1.23456), Ranked("[b]", "no", -10.0)])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["my [red]wifi", "score id text", "1 1.2346 a one two three", "2 -10.0000 [b] no"]
+
+
+def test_a_context_on_the_command_line_is_checked_before_the_index_opens(index: Path) -> None:
+    for turn, problem in (
+        ("a\udce9", "the context on the command line: lone surrogate"),
+        (" ", "the context is empty"),
+    ):
+        for command in (("respond", index), ("explain", index), ("explain", "none"), ("respond", "none")):
+            refused = CliRunner().invoke(app, [*map(str, command), turn])
+            assert isinstance(refused.exception, DataError if "line" in problem else UsageError)
+            assert str(refused.exception).startswith(problem)
 
 
 def test_documents_keep_their_names_ids_and_number(tmp_path: Path) -> None:
@@ -396,11 +480,35 @@ def test_a_part_may_be_empty_and_times_are_in_utc(tmp_path: Path) -> None:
     data = written(tmp_path / "chats.jsonl", rows)
     done = run("split", data, "-o", tmp_path / "parts", "--test", "0", "--json")
     counts = json.loads(done.stdout)
-    assert (counts["test"]["n_conversations"], counts["n_repeated"]) == (0, 0)
+    assert (counts["test"]["n_conversations"], counts["n_repeated"], counts["test"]["times"]) == (0, 0, None)
+    times = [datetime.fromisoformat(time) for name in ("train", "valid") for time in counts[name]["times"]]
+    days = [datetime(2026, 5, day, 1, 30, tzinfo=UTC) for day in (2, 26, 27, 29)]
+    assert times == days
+    assert 'speaker = "agent"' in (tmp_path / "parts/recipe.toml").read_text("utf-8")
+    run("split", data, "-o", tmp_path / "all", "--speaker", "*")
+    assert 'speaker = "*"' in (tmp_path / "all/recipe.toml").read_text("utf-8")
     assert "test.jsonl" not in (tmp_path / "parts/recipe.toml").read_text("utf-8")
     shown = run("split", data, "-o", tmp_path / "more").stdout
     assert "2026-05-02 01:30" in shown
     assert "2026-05-01 23:30" not in shown
+
+
+def test_lists_are_drawn_by_the_seed_and_bad_rows_are_skipped_on_request(tmp_path: Path) -> None:
+    pairs = [{"id": f"p{n}", "context": [f"hi {n}"], "response": f"reply {n}"} for n in range(40)]
+    data = written(tmp_path / "pairs.jsonl", [*pairs, {"id": "bad", "context": ["hi"]}, pairs[0] | {"id": "again"}])
+    for output, made in (("lists.jsonl", "lists.jsonl"), ("parts", "parts/valid.jsonl")):
+        command = ["split", data, "-o", tmp_path / output, "--overwrite"]
+        refused = CliRunner().invoke(app, [*map(str, command)])
+        assert isinstance(refused.exception, DataError)
+        drawn = []
+        for seed in (0, 0, 5):
+            done = run(*command, "--candidates", "3", "--seed", seed, "--skip-bad")
+            drawn.append((tmp_path / made).read_text("utf-8"))
+            assert " not 20" not in done.stderr
+        assert drawn[0] == drawn[1] != drawn[2]
+    assert "1 conversations repeat another one word for word" in done.stdout
+    said = " ".join(run("split", data, "-o", tmp_path / "parts", "--overwrite", "--skip-bad").stderr.split())
+    assert "lists of 4 candidates, not 20: the smaller part has no more distinct responses" in said
 
 
 @pytest.mark.parametrize("n_with", [0, 1, 30])
@@ -424,6 +532,9 @@ def test_negatives_are_below_the_right_answer_by_the_margin(margin: str | None, 
     done = CliRunner().invoke(app, [*map(str, arguments), "-o", str(tmp_path / "mined.jsonl")])
     assert done.exit_code == 0, (done.output, done.exception)
     assert json.loads(done.stdout)["n_doubtful"] == n_dropped
+    said = " ".join(done.stderr.split())
+    assert f"1 examples with {3 - n_dropped:.1f} negatives each; 0 without a right answer left out" in said
+    assert f"1 with fewer than 8, {n_dropped} texts dropped as probably right" in said
 
 
 def test_a_catalogue_holds_replies_that_were_given_twice(tmp_path: Path) -> None:
@@ -433,6 +544,27 @@ def test_a_catalogue_holds_replies_that_were_given_twice(tmp_path: Path) -> None
                            (("--min-count", "3"), {"yes"})):  # fmt: skip
         run("import", "replies", data, "--from-dialogues", "-o", out, "--overwrite", *options)
         assert {candidate.text for candidate in read_pool(out)} == texts
+    written(data, [*pairs, {"context": "hi"}])
+    command = ["import", "replies", data, "--from-dialogues", "-o", out, "--overwrite"]
+    assert isinstance(CliRunner().invoke(app, [*map(str, command)]).exception, DataError)
+    assert "1 bad row" in run(*command, "--skip-bad").stderr
+    assert {candidate.text for candidate in read_pool(out)} == {"yes", "no"}
+
+
+def test_a_table_of_replies_is_read_in_its_encoding_and_from_its_sheet(tmp_path: Path) -> None:
+    openpyxl, out = pytest.importorskip("openpyxl"), tmp_path / "replies.jsonl"
+    (tmp_path / "r.csv").write_bytes("answer,other\nжду,no\n".encode("cp1251"))
+    run("import", "replies", tmp_path / "r.csv", "--text", "answer", "--encoding", "cp1251", "-o", out)
+    assert [candidate.text for candidate in read_pool(out)] == ["жду"]
+    book = openpyxl.Workbook()
+    for name in ("first", "second"):
+        sheet = book.create_sheet(name)
+        sheet.append(["text"])
+        sheet.append([f"of the {name}"])
+    book.save(tmp_path / "r.xlsx")
+    for name in ("first", "second"):
+        run("import", "replies", tmp_path / "r.xlsx", "--sheet", name, "-o", out, "--overwrite")
+        assert [candidate.text for candidate in read_pool(out)] == [f"of the {name}"]
 
 
 def test_ids_of_several_lines_are_removed(tmp_path: Path) -> None:
@@ -478,6 +610,72 @@ def test_only_stated_counts_are_updated(tmp_path: Path) -> None:
     assert {row["id"]: row.get("count", row.get("metadata", {}).get("count")) for row in lines} == {
         "a": 50, "b": 2, "c": 3,
     }  # fmt: skip
+
+
+def test_the_table_of_a_ranker_has_every_weight_difference_and_step(capsys: pytest.CaptureFixture[str]) -> None:
+    def gain(mean: float) -> dict[str, dict[str, float]]:
+        return {name: {"mean": n, "low": n - 0.01, "high": n + 0.01} for name, n in (("R@1", mean), ("MRR", mean / 2))}
+
+    rows = [
+        {"name": "bi", "weights": {"score": 1.0}, "with": gain(0.25), "milliseconds": 3.14},
+        {"name": "words", "weights": {"match": 0.12345, "echo": -2.0}, "with": gain(0.04), "without": gain(-0.02),
+         "milliseconds": 0.25},
+        {"name": "hubs", "weights": {}, "with": gain(0.0), "milliseconds": 9.0},
+    ]  # fmt: skip
+    curve = [{"terms": terms, "milliseconds": 1.5, **gain(0.5)} for terms in (["bi"], ["bi", "words"])]
+    tuning._show(SimpleNamespace(rows=rows, curve=curve))  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    lines = [" ".join(line.replace("│", " ").split()) for line in shown.splitlines()]
+    assert "bi 1 +25.0 (+24.0 to +26.0) 3.1" in lines
+    assert "+12.5 (+11.5 to +13.5)" in lines
+    assert "words match 0.123 +4.0 (+3.0 to +5.0) -2.0 (-3.0 to -1.0) 0.2" in lines
+    assert "echo -2 +2.0 (+1.0 to +3.0) -1.0 (-2.0 to +0.0)" in lines
+    assert "hubs not chosen +0.0 (-1.0 to +1.0) 9.0" in lines
+    steps = [line for line in lines if "50.0 (49.0 to 51.0)" in line]
+    assert steps == [f"{terms} 1.5 50.0 (49.0 to 51.0) 25.0 (24.0 to 26.0)" for terms in ("bi", "bi + words")]
+
+
+def test_a_trainings_figures_are_those_of_its_best_step_and_of_every_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = [{"context": [f"my {word}"], "candidates": ["the wifi", "the bill"], "relevant": i} for i, word in
+             enumerate(("wifi", "bill"))]  # fmt: skip
+    data = DataConfig(test=str(written(tmp_path / "test.jsonl", lists)))
+    figures = summarise(evaluate(polyrank.TfIdf(), read_task(data.test or "").examples))
+    fits = [FitResult(n_steps=n, best={"R@1": 0.5, "loss": 1.25}, best_step=2000, seconds=7.4, n_tokens=t)
+            for n, t in ((3000, 0), (4000, 1_234_567))]  # fmt: skip
+    results = [RunResult(seed, Path(f"run/seed-{seed}"), fit, "", test=figures) for seed, fit in enumerate(fits, 1)]
+    training.show_results(data, results, False)
+    shown = capsys.readouterr()
+    best = "s; best: step 2,000 R@1 0.5000, loss 1.2500"
+    assert shown.err.splitlines()[:2] == [
+        f"run/seed-1: 3,000 steps, 7 {best}", f"run/seed-2: 4,000 steps, 1,234,567 tokens, 7 {best}",
+    ]  # fmt: skip
+    names = [name for line in shown.out.splitlines() for name in ("bm25", "run/seed-1", "run/seed-2") if name in line]
+    assert names == ["bm25", "run/seed-1", "run/seed-2"]
+    training.show_results(data, results[::-1], True)
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["seed"], row["model"], row["n_steps"], row["best_step"]) for row in rows] == [
+        (2, "run/seed-2", 4000, 2000), (1, "run/seed-1", 3000, 2000),
+    ]  # fmt: skip
+    assert rows[0]["test"] == json.loads(json.dumps(figures))
+
+
+def test_a_pretraining_shows_both_objectives(capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"masked_lm_loss": 7.12345, "masked_lm_accuracy": 0.125}
+    pairs = {"next_utterance_loss": None, "next_utterance_accuracy": None}
+    common = {"n_steps": 100, "n_tokens": 500, "seconds": 0.5}
+    with training.TrainingDisplay() as display:
+        display.report("", {"step": 49, **common, **words})
+        display.report("", {"step": 50, **common, "n_tokens": 900, "seconds": 1.5, **pairs})
+        display.report("", {"step": 50, "valid": words | pairs})
+        display.report(2, {"step": 60, "network": "reranker", "valid": {"loss": 0.5, "R@1": 0.0625}})
+    both = "words 7.123 (12.5% right); pairs not finite (0.0% right)"
+    assert capsys.readouterr().err.splitlines() == [
+        f"step 50/100: {both.partition('; ')[0]}; {both.partition('; ')[2]}; 400 tokens/s",
+        f"step 50: valid {both}",
+        "seed 2 step 60: reranker valid loss 0.500 R@1 0.062",
+    ]
 
 
 def result(seed: int, network: str, r1: float) -> RunResult:

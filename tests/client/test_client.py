@@ -200,6 +200,8 @@ def test_errors_equal_those_of_the_library(client: polyrank.Client, server: Runn
         (413, None, UsageError), (422, None, DataError), (429, "overloaded", ResourceError),
         (500, "internal", ArtifactError), (503, "offline", OfflineError), (503, "starting", ResourceError),
         (504, "deadline", DeadlineError), (507, "storage", ResourceError), (507, "read_only", ReadOnlyError),
+        (412, None, DataError), (503, "deadline", DeadlineError), (503, None, ResourceError),
+        (504, None, ResourceError),
         (502, None, polyrank.PolyrankError), (418, None, UsageError), (501, None, polyrank.PolyrankError),
     ],
 )  # fmt: skip
@@ -462,6 +464,32 @@ def test_only_refused_requests_are_repeated(
     ):
         client.models()
     assert slept == pauses
+
+
+def test_pauses_double_up_to_ten_seconds_in_both_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.extend([seconds] if seconds else [])
+
+    async def ask(url: str, retries: int) -> None:
+        async with polyrank.AsyncClient(url, retries=retries) as client:
+            await client.models()
+
+    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    with socket.socket() as free, answering(429, "{}") as busy:
+        free.bind(("127.0.0.1", 0))  # but not listening, so that connections are refused
+        refusing = f"http://127.0.0.1:{free.getsockname()[1]}"
+        for url, error, retries in ((busy, ResourceError, 8), (refusing, OfflineError, 2), (busy, ResourceError, 0)):
+            pauses = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0][:retries]
+            with polyrank.Client(url, retries=retries) as client, pytest.raises(error):
+                client.models()
+            assert slept == pauses
+            with pytest.raises(error):
+                asyncio.run(ask(url, retries))
+            assert slept == pauses * 2
+            slept.clear()
 
 
 @pytest.mark.parametrize(("timeout_s", "longest"), [(0.5, 10.0), (15, 15)])

@@ -25,7 +25,7 @@ from polyrank.config.models import (
     PolyConfig,
     TextPolicy,
 )
-from polyrank.config.pretrain import PretrainText, ScratchModel, pretrain_recipe_from_dict
+from polyrank.config.pretrain import PretrainText, ScratchModel, VocabularyConfig, pretrain_recipe_from_dict
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.schedules import (
     ConstantSchedule,
@@ -273,9 +273,10 @@ LISTS = {"kind": "listwise"}
             ["train.clip_embeddings_norm = 2.0 has no effect: the word embeddings are not trained"],
         ),
         (
-            {"kind": "late"}, {"train_layers": "all", "method": LISTS},
+            {"kind": "late"}, {"train_layers": "all", "method": LISTS, "clip_embeddings_norm": 2.0},
             ["train.train_layers = 'all' has no effect: model.joined_layers decides which layers of a late"
-             " Cross-encoder are trained"],
+             " Cross-encoder are trained",
+             "train.clip_embeddings_norm = 2.0 has no effect: the word embeddings are not trained"],
         ),
         (
             {"kind": "poly"}, {"decay_new": True, "optimizer": "adamax"},
@@ -290,9 +291,11 @@ LISTS = {"kind": "listwise"}
             ["train.method.sigmoid = true has no effect: it is for Cross-encoders"],
         ),
         (
-            {"kind": "bi"}, {"negatives": {"sources": ["given"], "weighting": "as_said", "remine_epochs": 2}},
+            {"kind": "bi"},
+            {"negatives": {"sources": ["given"], "weighting": "as_said", "remine_epochs": 2, "remine_ranks": [1, 9]}},
             ["train.negatives.weighting = 'as_said' has no effect: no negatives are random",
-             "train.negatives.remine_epochs = 2 has no effect: no negatives are mined"],
+             "train.negatives.remine_epochs = 2 has no effect: no negatives are mined",
+             "train.negatives.remine_ranks = (1, 9) has no effect: no negatives are mined"],
         ),
         (
             {"kind": "bi"}, {"negatives": {"sources": ["mined"], "redraw": False}},
@@ -387,6 +390,16 @@ def test_the_command_line_refuses_and_sets(
         (NetworkTraining, {"betas": (0.5, 1.0)}, "betas = [0.5, 1.0] must be below 1"),
         (NetworkTraining, {"betas": (0.5, 0.9, 0.9)}, "betas = [0.5, 0.9, 0.9] has 3 numbers; give 2"),
         (NetworkTraining, {"lr": math.inf}, "lr = inf is not finite"),
+        (
+            TrainConfig,
+            {"method": InBatchMethod(negatives_weighting="logq"), "negatives": NegativesConfig(n=3)},
+            'method.negatives_weighting = "logq" corrects the frequency of the other responses',
+        ),
+        (
+            TrainConfig,
+            {"lora_rank": 4, "train_layers": "top-2"},
+            "lora_rank = 4 trains adapters in all layers; leave train_layers = 'top-2' out",
+        ),
         (TrainConfig, {"batch_size": 8, "chunk_size": 8}, "chunk_size = 8 is not below the 8 texts of a batch"),
         (
             TrainConfig,
@@ -426,6 +439,7 @@ def test_a_pretraining_is_checked_against_the_length_of_its_inputs() -> None:
         ({}, {"batch_tokens": 299}, "train.batch_tokens = 299 is less than one input"),
         ({}, {"micro_batch_tokens": 299}, "train.micro_batch_tokens = 299 is less than one input"),
         ({"backbone": "embedded", "layers": 3, "heads": 2}, {}, "model.layers applies to a network from scratch"),
+        ({"backbone": "embedded", "heads": 2}, {}, "model.heads applies to a network from scratch"),
     ):
         recipe = {**tables, "model": model, "train": train}
         if message is None:
@@ -436,6 +450,14 @@ def test_a_pretraining_is_checked_against_the_length_of_its_inputs() -> None:
     for decay in (0.0, 0.1):
         steps = pretrain_recipe_from_dict({**tables, "train": {"weight_decay": decay, "lr": 3e-4}}).train.of_network
         assert (steps.lr, steps.decay, steps.decay_new, steps.train_layers) == (3e-4, decay, decay > 0, "all")
+    scratch, continued = {"vocabulary": {"size": 9}}, {"model": {"backbone": "embedded"}, "text": {"max_tokens": 900}}
+    assert pretrain_recipe_from_dict(tables | scratch).vocabulary == VocabularyConfig(size=9)
+    assert pretrain_recipe_from_dict(tables).vocabulary == VocabularyConfig()
+    assert pretrain_recipe_from_dict(tables | continued).vocabulary is None
+    with pytest.raises(ConfigError, match="a backbone already has a vocabulary"):
+        pretrain_recipe_from_dict(tables | scratch | continued)
+    with pytest.raises(ConfigError, match=r"^text\.turn_separator is empty; give a token"):
+        pretrain_recipe_from_dict(tables | {"text": {"turn_separator": " "}})
 
 
 def test_contradictory_recipes_are_refused() -> None:
@@ -601,6 +623,31 @@ def test_a_recipe_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
         load_recipe(recipe)
     with pytest.raises(ConfigError, match=r"is a folder; give the path of a \.toml file"):
         load_recipe(tmp_path)
+
+
+def test_a_change_may_have_spaces_and_none_in_any_case() -> None:
+    tables = {"model": {"kind": "bi"}, "output": "run"}
+    changes = [
+        " train.lr = 1e-3 ",
+        "data.speaker =  the agent ",
+        "train.clip_norm=None",
+        "data.kind= NONE",
+        'text.background="after"',
+    ]
+    found = load_recipe(tables | {"data": {"kind": "pairs"}}, changes)
+    assert (found.train.lr, found.data.speaker, found.train.clip_norm) == (1e-3, "the agent", None)
+    assert (found.data.kind, found.text.background) == (None, "after")
+    for change, problem in (
+        ("train.lr", "'train.lr' is not KEY=VALUE"), ("=3", "'=3' is not KEY=VALUE"), ("", "'' is not KEY=VALUE"),
+        ("output.train.lr=3", "'output.train.lr=3': output is not a table; give a key inside a table"),
+        ("train.lr=9223372036854775808", "train.lr is a whole number of more than 64 bits"),
+        ("train.seeds=[1, -9223372036854775808]", "train.seeds is a whole number of more than 64 bits"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=re.escape(problem)):
+            load_recipe(tables, [change])
+    for table, value in (("data", []), ("text", 0), ("train", ""), ("reranker", False)):
+        with pytest.raises(ConfigError, match=re.escape(f"{table} = {value!r} is not a table; write [{table}]")):
+            load_recipe({**tables, table: value})
 
 
 @pytest.mark.parametrize(

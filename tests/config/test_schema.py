@@ -1,6 +1,7 @@
 """The JSON Schema of recipes: it accepts what polyrank accepts, and refuses wrong names, types and numbers."""
 
 import json
+import re
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
@@ -191,6 +192,17 @@ def test_names_of_served_models_are_distinct_and_valid(tmp_path: Path, monkeypat
         with pytest.raises(UsageError, match=f"other is already the name of bm25; give another name, as OTHER={again}"):
             read_serving(config, [f"other={again}"])
     assert checked_name("a" * 128) == "a" * 128
+    for path, name in ((".", tmp_path.name), ("C:\\chats\\Shop ", "shop"), ("runs/" + "ab " * 40, ("ab-" * 40)[:64])):
+        assert read_serving(None, [path])[0] == {name: path}
+    for path in ("???", "/", "é="):
+        with pytest.raises(UsageError, match=re.escape(f"no valid name can be derived from {path!r}; give one, as")):
+            read_serving(None, [path])
+    for models, problem in (
+        ('"a b" = "index"', "'a b' is not a valid name"), ("support = 3", "models is not a table of names and paths"),
+    ):  # fmt: skip
+        config.write_text(f"[models]\n{models}\n", "utf-8")
+        with pytest.raises((UsageError, ConfigError), match=problem):
+            read_serving(config)
     for wrong in ("", "a" * 129, "-a", "a:query", "a:candidate", "a:latest", "a b"):
         with pytest.raises(UsageError, match="is not a valid name"):
             checked_name(wrong)

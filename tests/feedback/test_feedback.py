@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 import polyrank
 from polyrank.cli.commands import app
+from polyrank.config.models import CrossConfig, LateConfig, TextPolicy
 from polyrank.data import read_examples, write_examples
 from polyrank.data.splits import split
 from polyrank.errors import ArtifactError, DataError, ResourceError
@@ -41,7 +42,11 @@ from polyrank.feedback import (
 )
 from polyrank.feedback.rates import count_taken
 from polyrank.feedback.store import SCHEMA
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context
+from polyrank.scorers.open import load_encoder
+from polyrank.scorers.terms.encoder import EncoderTerm
 from processes import run, start
 
 ROOT = Path(__file__).parents[2]
@@ -648,13 +653,21 @@ def test_final_texts_are_stored_with_slots(tmp_path: Path) -> None:
         ]
 
 
-def test_one_command_trains_on_feedback(tmp_path: Path) -> None:
-    with FeedbackStore(tmp_path / "kept.db", keep_text=True) as store:
-        for number in range(40):
-            request = shown(f"{number}", f"question {number}", time=MONDAY + timedelta(hours=number))
-            replies = tuple(replace(reply, text=f"{reply.text} to {number % 7}") for reply in request.replies)
-            store.record(replace(request, replies=replies), Outcome(f"{number}", "taken", "abc"[number % 3]))
-    command = ["feedback", "train", tmp_path / "kept.db", "shipped:convert", "-o", tmp_path / "next"]
+def test_one_command_trains_on_feedback(tiny_backbone: Path, tmp_path: Path) -> None:
+    """A store without texts, after answers of a ranker, whose encoder is trained."""
+    contexts = [Context(f"question {number}") for number in range(40)]
+    rows = [{"context": context.turns, "response": "yes"} for context in contexts]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    pool = [Candidate(f"{letter}{number}", f"text {letter} to {number}") for letter in "abc" for number in range(7)]
+    polyrank.build_index(tmp_path / "index", f"untuned:{tiny_backbone}", pool)
+    polyrank.Ranker([(EncoderTerm(load_encoder("shipped:convert")), (1.0,))]).save(tmp_path / "best")
+    with FeedbackStore(tmp_path / "kept.db") as store:
+        for number, context in enumerate(contexts):
+            replies = tuple(Reply(one.id) for one in pool[number % 7 :: 7])
+            time, reply = MONDAY + timedelta(hours=number), replies[number % 3].id
+            store.record(Shown(f"{number}", replies, context, time=time), Outcome(f"{number}", "taken", reply))
+    texts = ["--index", tmp_path / "index", "--contexts", tmp_path / "chats.jsonl", "-o", tmp_path / "next"]
+    command = ["feedback", "train", tmp_path / "kept.db", tmp_path / "best", *texts]
     done = run(*command, "--set", "train.epochs=1", "--since", "2026-01-06")
     assert done.returncode == 0, done.stderr
     used = {one.context for one in read_examples(tmp_path / "next" / "used.jsonl").examples}
@@ -663,9 +676,18 @@ def test_one_command_trains_on_feedback(tmp_path: Path) -> None:
     assert "next/run/model" in done.stdout.replace("\n", "")
     recipe = (tmp_path / "next" / "recipe.toml").read_text("utf-8")
     assert 'negatives = { sources = ["given"], n = 2 }' in recipe
-    assert "already exists" in run(*command).stderr
-    for model, message in (("bm25", "bm25 has no encoder that polyrank trained"), ("none", "none")):
-        done = run("feedback", "train", tmp_path / "kept.db", model, "-o", tmp_path / "other")
+    cross, policy = CrossConfig(backbone=str(tiny_backbone)), TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
+    save_model(tmp_path / "cross", *new_model(cross, policy, seed=1, sample=["hi"]))
+    late = LateConfig(backbone=str(tiny_backbone), joined_layers=1)
+    save_model(tmp_path / "late", *new_model(late, policy, seed=1, sample=["hi"]))
+    for model, message in (
+        ("shipped:convert", "already exists"),
+        ("bm25", "bm25 has no encoder that polyrank trained"),
+        (tmp_path / "cross", "cross is a Cross-encoder; give the encoder that answered"),
+        (tmp_path / "late", "late is a Cross-encoder; give the encoder that answered"),
+        ("none", "none"),
+    ):
+        done = run("feedback", "train", tmp_path / "kept.db", model, *texts)
         assert (done.returncode != 0, message in done.stderr) == (True, True), done.stderr
 
 
@@ -691,7 +713,8 @@ def test_texts_missing_from_the_file_are_looked_up(tmp_path: Path, tiny_backbone
     chats.write_text(json.dumps({"turns": [{"speaker": "x", "text": text} for text in turns]}) + "\n", "utf-8")
     with FeedbackStore(tmp_path / "bare.db") as store:
         for n in (1, 2):
-            store.record(shown(f"{n}", Context(tuple(turns[:n]))), Outcome(f"{n}", "taken", "bc"[n - 1]))
+            request = shown(f"{n}", Context(tuple(turns[:n])), "abcd" if n == 1 else "eabc")
+            store.record(request, Outcome(f"{n}", "taken", "bc"[n - 1]))
         store.record(shown("elsewhere", "another question"), Outcome("elsewhere", "taken", "a"))
     command = ["feedback", "export", tmp_path / "bare.db", "-o", tmp_path / "used.jsonl"]
     done = run(*command, "--index", index)
@@ -699,6 +722,7 @@ def test_texts_missing_from_the_file_are_looked_up(tmp_path: Path, tiny_backbone
     done = run(*command, "--index", index, "--contexts", chats)
     assert done.returncode == 0, done.stderr
     assert "1 left out: the text of the context is unknown" in done.stderr
+    assert "2 replies that were shown are left out, because their texts are unknown" in done.stderr
     assert [(e.context, e.candidates) for e in read_examples(tmp_path / "used.jsonl").examples] == [
         (("my wifi is down",), ("text b", "text a", "text c")),
         (("my wifi is down", "text b"), ("text c", "text a", "text b")),

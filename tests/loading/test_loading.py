@@ -103,8 +103,30 @@ def test_a_downloaded_model_is_found_by_the_name_of_its_revision(tmp_path: Path)
         hub_folder("hf:me/support@v3")
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [("1", "and HF_HUB_OFFLINE is set"), ("", "and the Hub cannot be reached"), ("0", "and the Hub")],
+)
+def test_a_missing_model_names_why_it_is_not_downloaded(
+    value: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("polyrank.loading.hub.getproxies", dict)
+    monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # but not listening
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(OfflineError, match=f"^hf:me/support is not a local folder .* downloaded, {reason}"):
+            hub_folder("hf:me/support")
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
 @pytest.mark.parametrize("variable", ["https_proxy", "all_proxy"])
-def test_behind_a_proxy_the_hub_need_not_be_reachable_directly(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_behind_a_proxy_the_hub_need_not_be_reachable_directly(
+    variable: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
 
     for name in ("https_proxy", "all_proxy", "no_proxy"):
@@ -114,7 +136,7 @@ def test_behind_a_proxy_the_hub_need_not_be_reachable_directly(variable: str, mo
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         with pytest.raises(socket.gaierror):
             connect_to_hub()
-        monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.setenv(variable, f"{scheme}127.0.0.1:{proxy.getsockname()[1]}")
         connect_to_hub()
         monkeypatch.setenv("no_proxy", "hub.invalid")
         with pytest.raises(socket.gaierror):
@@ -332,6 +354,10 @@ def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert resolve_data(tmp_path / "*.parquet") == found[2:3]  # without hidden files
     assert [each.form for each in resolve_data(tmp_path / "?.t*")] == ["csv", "text"]
+    assert resolve_data(tmp_path / "[bc].*") == found[1:3]
+    (tmp_path / "x[1].csv").touch()
+    for name in ("x[1].csv", "absent.csv"):  # a file of this name, and a name that is not a pattern
+        assert [each.path for each in resolve_data(tmp_path / name)] == [tmp_path / name]
     with pytest.raises(DataError, match="matches no data file"):
         resolve_data(tmp_path / "*.xml")
 
@@ -413,6 +439,22 @@ def test_a_reranker_comes_only_with_the_encoder_that_it_corrects(
     assert bi.stages() == (bi,)
 
 
+@pytest.mark.parametrize("name", ["bm25", "tfidf"])
+def test_a_fixed_model_has_what_the_method_needs(name: str, tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoders["bi"], tmp_path / "second")
+    document = read_document(tmp_path / "second", MODEL)
+    (tmp_path / "second" / MODEL.file).write_bytes(seal({**document, "metadata": {"first_stage": "f" * 64}}, MODEL))
+    for method, problem in (
+        ({"kind": "distill", "teacher": name}, f"train.method.teacher = {name} was not trained; give a model folder"),
+        ({"kind": "rerank", "first_stage": name}, f"train.method.first_stage = {name} has no vectors; give an encoder"),
+        ({"kind": "distill", "teacher": str(tmp_path / "second")}, "only corrects the scores of another encoder"),
+    ):
+        model = {"kind": "bi" if method["kind"] == "distill" else "cross"}
+        recipe = {"model": model, "train": {"method": method}, "data": {"train": "pairs.jsonl"}, "output": "run"}
+        with pytest.raises((ConfigError, UsageError), match=problem):
+            resolve_recipe(recipe, resume=True)
+
+
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("method", [{"kind": "distill", "teacher": "a/b"}, {"kind": "rerank", "first_stage": "a/b"}])
 def test_a_fixed_model_is_on_the_hub_only_by_hf(method: dict[str, str]) -> None:
@@ -420,6 +462,22 @@ def test_a_fixed_model_is_on_the_hub_only_by_hf(method: dict[str, str]) -> None:
     recipe = {"model": model, "train": {"method": method}, "data": {"train": "pairs.jsonl"}, "output": "run"}
     with pytest.raises(UsageError, match="a/b is not a model folder"):
         resolve_recipe(load_recipe(recipe))
+
+
+def test_a_folder_that_is_not_a_model_is_named_by_its_kind(tmp_path: Path) -> None:
+    for file in ("remote.json", "candidates.db"):
+        (tmp_path / file).write_text("{", "utf-8")
+        with pytest.raises(UsageError, match="is an index, not a model; get answers from it with polyrank respond"):
+            resolve_model(tmp_path)
+        (tmp_path / file).unlink()
+    for wrong, near in (("bm52", "bm25"), ("tf-idf", "tfidf"), ("shiped:convert", "shipped:convert")):
+        with pytest.raises(UsageError, match=f"^{wrong} is not a model folder; did you mean {near}[?]$"):
+            resolve_model(wrong)
+    for wrong in ("", "wholly/other/", "xyz"):
+        with pytest.raises(
+            UsageError, match=f"^{wrong or 'an empty name'} is not a model folder; give a model folder, "
+        ):
+            resolve_model(wrong)
 
 
 def test_a_ranker_resolves_to_its_models(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from local_hub import TOKEN, Hub, local_hub
 from polyrank.config.models import MODEL, BiConfig, TextPolicy
+from polyrank.errors import UsageError
 from polyrank.loading.hub import hub_folder
 from polyrank.loading.sharing import push_model
 from polyrank.models import new_model
@@ -145,6 +146,20 @@ def test_only_files_that_a_model_may_need_are_downloaded(here: Hub) -> None:
         folder = hub_folder(name)
         found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
         assert found == {path: content or path.encode() for path in needed}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_model_that_the_hub_does_not_give_is_named_with_the_reason(hub: Hub) -> None:
+    hub.commits["me/one"] = [("c" * 40, {"config.json": b"{}"})]
+    for name, reason in (
+        ("hf:me/absent", "folder hf:me/absent does not exist, and the Hub has no public model of that name; check"),
+        ("me/absent", "folder me/absent does not exist, and the Hub has no public model of that name; check the name"),
+        ("hf:me/one@v2", "the Hub does not have revision 'v2' of me/one; check the revision"),
+        ("hf:gated/model", "the Hub gives hf:gated/model only to signed-in users; run hf auth login first"),
+        ("hf:a/b/c", "hf:a/b/c is not a valid Hub name; write hf:OWNER/MODEL"),
+    ):
+        with pytest.raises(UsageError, match=f"^{reason}"):
+            hub_folder(name)
 
 
 REFUSED = """

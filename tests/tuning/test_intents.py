@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from polyrank.cli.commands import app
+from polyrank.cli.intents import _show, intents_predict
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, DivergedError, UsageError
 from polyrank.models import new_model
@@ -642,7 +644,31 @@ def test_a_classifier_moves_with_its_encoder(models: dict[str, Path], tmp_path: 
 # the commands
 
 
-def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
+def test_the_figures_of_intents_are_shown_in_percent(capsys: pytest.CaptureFixture[str]) -> None:
+    confused = [{"intent": f"i{n}", "classified_as": f"j{n}", "count": 9 - n} for n in range(7)]
+    figures: dict[str, Any] = {
+        "judged_on": "test", "chosen": {"hidden_dim": 32, "dropout": 0.25, "lr": 0.5}, "interval": [0.5, 0.625],
+        "accuracy": 0.5625, "accuracy_std": 0.0125, "most_confused": confused, "n_test": 1234, "n_train": 5678,
+        "n_dev": 91, "out_of_scope": {"threshold": 0.123456, "n_out_of_scope": 2000, "recall": 0.75, "precision": None,
+                                      "in_scope_accuracy": 0.0},
+    }  # fmt: skip
+    _show(figures)
+    *pairs, line, rejected = capsys.readouterr().out.splitlines()
+    assert pairs == [f"i{n} classified as j{n}: {9 - n}" for n in range(5)]
+    assert line == (
+        "test accuracy 56.2% ± 1.2 (95%: 50.0-62.5) on 1,234 in scope; 5,678 train, 91 dev; H 32, dropout 0.25, lr 0.5"
+    )
+    assert rejected == (
+        "rejecting scores below 0.1235: 75.0% of 2,000 out of scope are rejected, - of rejected ones are out of scope,"
+        " 0.0% in scope get their intent"
+    )
+    _show(figures | {"accuracy_std": None, "out_of_scope": None, "most_confused": []})
+    assert capsys.readouterr().out.splitlines() == [line.replace(" ± 1.2", "")]
+
+
+def test_the_commands(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [
         {"text": u.text, "intent": u.intent}
         for u in (*utterances(2), *(Utterance(f"x {i}", "oos") for i in "abcdefghij"))
@@ -666,6 +692,16 @@ def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
     want = load_intents(tmp_path / "c").predict(["my wifi is down", "the light is red"])
     assert [answer["intent"] for answer in answers] == [prediction.intent for prediction in want]
     assert [len(answer["intents"]) for answer in answers] == [2, 2]
+    texts = ["my wifi is down", "x b"]
+    again = CliRunner().invoke(app, ["intents", "predict", str(tmp_path / "c"), *texts])
+    rows = [json.loads(line) for line in again.stdout.splitlines()]
+    assert [(row["text"], len(row["intents"])) for row in rows] == [(text, 3) for text in texts]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    intents_predict(tmp_path / "c", texts, k=2, encoder=str(models["convert"]))
+    want = load_intents(tmp_path / "c").predict(texts, 2)
+    for line, prediction in zip(capsys.readouterr().out.splitlines(), want, strict=True):
+        best = ", ".join(f"{name} {round(100 * share)}%" for name, share in prediction.best)
+        assert line == f"{prediction.intent or '(out of scope)'}  [{best}]"
     for command in (["info", tmp_path / "c"], ["export", tmp_path / "c", "--to", "onnx"]):
         assert "predicts intents" in str(CliRunner().invoke(app, [*map(str, command)]).exception), command
     (tmp_path / "bad.csv").write_text("text,intent\nhi\n")

@@ -108,7 +108,7 @@ def feedback_train(
     if encoder is None or encoder.folder is None:
         raise UsageError(f"{model} has no encoder that polyrank trained; give one, such as my-run/model")
     kind = read_document(encoder.folder, MODEL)["model"]["kind"]
-    if kind == "cross":
+    if kind in ("cross", "late"):
         raise UsageError(f"{model} is a Cross-encoder; give the encoder that answered, and train the other by a recipe")
     for file in ("used.jsonl", RECIPE, "run"):
         check_output(output / file, inputs=(store, index, contexts), overwrite=overwrite)
