@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -39,9 +40,11 @@ from polyrank.cli.ranking import _context, _table
 from polyrank.cli.serving import read_options
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_pool
+from polyrank.data.forms import FORMS
 from polyrank.errors import DataError, LockedError, UsageError
 from polyrank.evaluation import evaluate, read_task, summarise
 from polyrank.evaluation.suspects import find_suspects
+from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.index import open_writer
 from polyrank.records import Context, Ranked
 from polyrank.scorers.explanation import Attention, TokenShare, VectorShare
@@ -326,11 +329,14 @@ def test_suspects_are_those_of_all_models(tmp_path: Path) -> None:
         for n in range(4) for i, w in enumerate(words)
     ]  # fmt: skip
     data = written(tmp_path / "lists.jsonl", rows)
-    run("evaluate", "bm25", "tfidf", data, "--suspects", tmp_path / "odd.jsonl")
+    done = run("evaluate", "bm25", "tfidf", data, "--suspects", tmp_path / "odd.jsonl")
     task = read_task(data)
     both = [evaluate(scorer, task.examples) for scorer in (polyrank.BM25(), polyrank.TfIdf())]
     found = [json.loads(line) for line in (tmp_path / "odd.jsonl").read_text("utf-8").splitlines()]
     assert found == find_suspects(both, task.examples) != find_suspects(both[:1], task.examples)
+    said = " ".join(done.stderr.split())
+    assert f"odd.jsonl: {len(found)} of 16 examples, the most suspicious first" in said
+    assert 0 < len(found) < 16
 
 
 def test_comparisons_as_json_have_the_figures_by_turns(tmp_path: Path) -> None:
@@ -465,6 +471,17 @@ def test_documents_keep_their_names_ids_and_number(tmp_path: Path) -> None:
     assert [[one["id"] for one in row["results"]] for row in rows] == [["2"]] * 3
 
 
+def test_every_form_of_data_is_listed_with_what_polyrank_does() -> None:
+    shown = run("import", "--list").stdout
+    *_, last = shown.splitlines()
+    wanted = [f"{form['name']} (not read)" if "do" in form else form["name"] for form in FORMS]
+    assert last == f"forms.toml: {', '.join(wanted)}"
+    assert "\n  dstc7-candidates  the pool of candidates of dstc7-pool\n" in shown
+    assert not [line for line in shown.splitlines() if "``" in line or "Import " in line]
+    for command in ("chats", "replies", "corpus"):
+        assert f"polyrank import {command}:" in shown
+
+
 def test_settings_of_zero_are_settings() -> None:
     _, settings = read_options(None, ["bm25"], port=0, feedback_file=Path("f.db"), feedback_keep_text=False, host=None)
     assert (settings.port, settings.feedback.file, settings.feedback.keep_text) == (0, "f.db", False)
@@ -597,6 +614,35 @@ def test_commands_that_change_an_index_wait_for_another_writer_if_asked(
         assert (type(refused.exception), sleeps) == (LockedError, []), command
         run("index", command, *arguments, "--wait", "60")
         assert len(sleeps) == 1, command
+
+
+def test_an_index_that_has_moved_with_its_model_is_added_to(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoders["bi"], tmp_path / "old" / "run" / "model")
+    polyrank.build_index(tmp_path / "old" / "index", tmp_path / "old" / "run" / "model", ["yes", "no"])
+    (tmp_path / "old").rename(tmp_path / "new")
+    (tmp_path / "more.txt").write_text("maybe\n", "utf-8")
+    assert "added 1, now 3 candidates" in run("index", "add", tmp_path / "new" / "index", tmp_path / "more.txt").stderr
+    shutil.move(tmp_path / "new" / "run", tmp_path / "elsewhere")
+    (tmp_path / "more.txt").write_text("never\n", "utf-8")
+    command = ["index", "add", str(tmp_path / "new" / "index"), str(tmp_path / "more.txt")]
+    assert "does not exist" in str(CliRunner().invoke(app, command).exception)
+    assert "added 1, now 4 candidates" in run(*command, "--model", tmp_path / "elsewhere" / "model").stderr
+
+
+def test_replies_that_users_took_count_too(tmp_path: Path) -> None:
+    rows = [{"id": name, "text": f"reply {name}", "count": n} for n, name in enumerate("abc", 5)]
+    polyrank.build_index(tmp_path / "i", "shipped:convert", rows)
+    shown = tuple(Reply(name) for name in "abc")
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        for n, (name, action) in enumerate((("a", "taken"), ("b", "taken"), ("b", "taken"), ("c", "edited"))):
+            store.record(Shown(f"{n}", shown, None), Outcome(f"{n}", action, name))  # type: ignore[arg-type]
+    given = written(tmp_path / "counts.jsonl", [{"text": "reply a", "count": 50}, {"text": "reply b"}])
+    done = run("index", "update-counts", tmp_path / "i", given, "--feedback", tmp_path / "feedback.db")
+    assert f"{tmp_path / 'i'}: updated the counts of 2 candidates" in "".join(done.stderr.splitlines())
+    lines = map(json.loads, run("index", "list", tmp_path / "i", "--json").stdout.splitlines())
+    assert {row["id"]: row.get("count", row.get("metadata", {}).get("count")) for row in lines} == {
+        "a": 51, "b": 2, "c": 7,
+    }  # fmt: skip
 
 
 def test_only_stated_counts_are_updated(tmp_path: Path) -> None:

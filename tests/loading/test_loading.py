@@ -354,7 +354,7 @@ def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert resolve_data(tmp_path / "*.parquet") == found[2:3]  # without hidden files
     assert [each.form for each in resolve_data(tmp_path / "?.t*")] == ["csv", "text"]
-    assert resolve_data(tmp_path / "[bc].*") == found[1:3]
+    assert resolve_data(tmp_path / "[bc].CSV") == found[1:2]
     (tmp_path / "x[1].csv").touch()
     for name in ("x[1].csv", "absent.csv"):  # a file of this name, and a name that is not a pattern
         assert [each.path for each in resolve_data(tmp_path / name)] == [tmp_path / name]
@@ -437,6 +437,30 @@ def test_a_reranker_comes_only_with_the_encoder_that_it_corrects(
     untuned = replace(ref, first_stage="untuned:embedded")  # its fingerprint is computed on opening
     assert [one.name for one in untuned.stages()] == ["untuned:embedded", "second"]
     assert bi.stages() == (bi,)
+
+
+def test_a_first_stage_has_the_backend_that_it_has_an_export_for(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        shutil.copytree(model_folder("shipped:convert"), tmp_path / name)
+    first = resolve_model(tmp_path / "first")
+    ref = replace(first, name=str(tmp_path / "second"), corrects=first.fingerprint, first_stage=str(tmp_path / "first"))
+    for name, backend in (("second", "torch"), ("first", "onnx")):
+        (tmp_path / name / "backends" / "onnx").mkdir(parents=True)
+        (tmp_path / name / "backends" / "onnx" / "export.json").touch()
+        assert ref.stages("onnx") == (replace(first, name=str(tmp_path / "first"), backend=backend), ref)
+        assert [one.backend for one in ref.stages()] == ["torch", "torch"]
+
+
+def test_each_network_starts_from_its_own_model(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    start = {"init_from": str(tiny_encoders["bi"])}
+    for first, second in ((True, False), (False, True), (True, True), (False, False)):
+        train = {"method": {"kind": "mutual"}, **(start if first else {})}
+        tables: dict[str, object] = {"model": {"kind": "bi"}, "output": str(tmp_path), "train": train}
+        tables["reranker"] = {"kind": "cross", "train": start if second else {}}
+        plan = resolve_recipe(tables, resume=True)
+        assert [network.name for network in plan.networks] == ["retriever", "reranker"]
+        starts = [tiny_encoders["bi"] if starts else None for starts in (first, second)]
+        assert [network.start for network in plan.networks] == starts
 
 
 @pytest.mark.parametrize("name", ["bm25", "tfidf"])
