@@ -531,6 +531,20 @@ def test_an_invalid_url_is_refused(url: str) -> None:
 def test_requests_wait_for_a_free_connection_however_long_it_takes() -> None:
     with polyrank.Client("http://127.0.0.1:1", timeout_s=3) as client:
         assert client._http.timeout == httpx.Timeout(3, pool=None)
+    with polyrank.Client("http://127.0.0.1:1", timeout_s=1e9) as client:  # the longest
+        assert client._http.timeout == httpx.Timeout(1e9, pool=None)
+
+
+def test_the_address_may_have_a_path_before_those_of_the_server() -> None:
+    for end in ("", "/", "/#key=k"):
+        with (
+            recording({"data": [], "scores": [1]}) as (url, requests),
+            polyrank.Client(f"{url}/a/support{end}") as client,
+        ):
+            assert (client.url, client.models()) == (f"{url}/a/support", [])
+            client.score("hi", ["yes"])
+        assert [request[1] for request in requests] == ["/a/support/v1/models", "/a/support/v1/score"]
+        assert {request[3] for request in requests} == {"Bearer k" if "key" in end else None}
 
 
 @pytest.mark.parametrize("wrong", ["", " ", "a-key-of-some-length\n", "two keys", "a\r\nx-other: 1"])

@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from polyrank.cli import main
-from polyrank.config.checked import field_types, kinds, read_choice, to_dict
+from polyrank.config.checked import field_types, kinds, read_choice, to_dict, whole_number
 from polyrank.config.effects import without_effect
 from polyrank.config.methods import ConvertMethod, DistillMethod, InBatchMethod, ListwiseMethod, Method, MutualMethod
 from polyrank.config.models import (
@@ -748,6 +749,21 @@ def test_every_choice_is_accepted_and_named(also: str) -> None:
         read_choice("cell", Literal["rows", "columns", "cells"], "count", also=also)
     names = "none, auto, rows, columns" if also else "rows, columns"
     assert str(refused.value) == f"unknown count 'cell'; choose {names} or cells"
+
+
+def test_whole_numbers_have_64_bits_and_a_least_value() -> None:
+    for value in (2**63 - 1, 1 - 2**63, 0, np.int64(-7)):
+        assert (whole_number(value, "n"), type(whole_number(value, "n"))) == (value, int)
+    for value in (2**63, -(2**63)):
+        with pytest.raises(UsageError, match=r"^n is a whole number of more than 64 bits; give a smaller one$"):
+            whole_number(value, "n")
+    for value, kind in ((True, "bool"), (2.0, "float"), ("3", "str"), (None, "NoneType")):
+        with pytest.raises(UsageError, match=f"^n = {value!r} is {kind}; give a whole number$"):
+            whole_number(value, "n")
+    for least in (-2, 0, 1, 5):
+        assert whole_number(least, "n", least=least) == least
+        with pytest.raises(UsageError, match=f"^n is {least - 1}; give {least} or more$"):
+            whole_number(least - 1, "n", least=least)
 
 
 @pytest.mark.parametrize("name", ["max_context_tokens", "max_candidate_tokens"])
