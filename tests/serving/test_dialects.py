@@ -57,6 +57,20 @@ def test_a_dialect_has_its_own_names(name: str) -> None:
         )
 
 
+def test_a_field_of_one_service_decides_wherever_it_is() -> None:
+    """Of two services' fields, those of the one whose number of results was sent."""
+    for fields, kind in (
+        (["documents"], "Rerank"), (["documents", "truncation"], "VoyageRerank"),
+        (["documents", "top_k"], "VoyageRerank"), (["documents", "top_n", "truncation"], "Rerank"),
+        (["passages", "top_n"], "NvidiaRerank"), (["input", "top_k"], "MixedbreadRerank"),
+        (["texts", "truncation"], "TeiRerank"),
+    ):  # fmt: skip
+        values = {"truncation": True, "top_n": 1, "top_k": 1}
+        for order in (fields, fields[::-1]):
+            body = {"query": "hi"} | {field: values.get(field, ["a", "b"]) for field in order}
+            assert type(RERANKS.validate_python(body)).__name__ == kind, order
+
+
 def test_documents_of_infinity_are_strings() -> None:
     body = {"query": "hi", "documents": DOCUMENTS, "top_n": 2}
     for stated, shown in ((True, ["wait", "pay it"]), (False, [None, None]), (None, [None, None])):
@@ -77,7 +91,7 @@ def test_dashscope_nests_fields_and_results() -> None:
         results = [{"index": row, "relevance_score": value} for row, value in RANKED[:n]]
         if texts:
             results = [one | {"document": {"text": TEXTS[one["index"]]}} for one in results]
-        assert (answer["output"], answer["request_id"]) == ({"results": results}, "7")
+        assert answer == {"output": {"results": results}, "request_id": "7", "id": "7", "usage": {}}
     with pytest.raises(ValidationError, match="query"):
         RERANKS.validate_python({"model": "m", "input": {}})
 

@@ -268,6 +268,14 @@ def test_the_address_may_name_the_model_of_any_dialect(client: httpx.Client) -> 
         named = client.post("/rerank?model=support", json=body)
         assert (named.status_code, named.json()) == (200, named.json())
         assert client.post("/rerank?model=nonsense", json=body).status_code == 404
+    similar = {"inputs": {"source_sentence": "hi", "sentences": REPLIES[:2]}}
+    texts = ("/embed", {"inputs": "hi"}), ("/embed", {"inputs": {"text": "hi"}})
+    bodies = (*texts, ("/rerank", {"query": "hi", "texts": REPLIES}), ("/similarity", similar))
+    for path, body in bodies:  # clients that have only an address send all of them to /
+        for own in (path, "/"):
+            named = client.post(f"{own}?model=support", json=body)
+            assert (named.status_code, named.json()) == (200, client.post(path, json=body).json())
+            assert client.post(f"{own}?model=nonsense", json=body).status_code == 404
     refused = client.post("/rerank?model=support", json={"query": "a", "documents": REPLIES, "model": "other"})
     assert refused.status_code == 422
 
@@ -469,6 +477,7 @@ def test_invalid_bodies(client: httpx.Client) -> None:
         assert answer.status_code == status, body[:20]
     for named in ({"content-type": "text/plain"}, {"origin": "http://elsewhere"}):  # as pages elsewhere can send it
         assert client.post("/v1/respond", content='{"context": "hi"}', headers=named).status_code == 415
+        assert client.post("/v1/respond", content=iter([b'{"context": "hi"}']), headers=named).status_code == 415
     assert client.post("/v1/respond", content='{"context": "hi"}').status_code == 200
     assert client.post("/v1/respond", content=b"x" * 5_000_000, headers=headers).status_code == 413
 

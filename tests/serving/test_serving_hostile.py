@@ -23,7 +23,7 @@ from hypothesis import given, strategies as st
 
 import polyrank
 from polyrank.config.serving import FeedbackSettings, LimitSettings
-from polyrank.errors import DeadlineError, ReadOnlyError, ResourceError, UsageError
+from polyrank.errors import DataError, DeadlineError, ReadOnlyError, ResourceError, UsageError
 from polyrank.feedback import Outcome, Reply, Shown
 from polyrank.index.checks import MAX_DEPTH, MAX_METADATA_BYTES, candidate_faults
 from polyrank.serving import feedback_log
@@ -325,6 +325,8 @@ def test_feedback_waiting_for_the_disk_is_limited(tmp_path: Path, monkeypatch: p
     other.close()
     with pytest.raises(ResourceError, match="send them with the outcome"):
         asyncio.run(log.record(Outcome("request-24", "taken", "a")))
+    with pytest.raises(DataError, match="reply 'b' was not shown for request 'request-3'"):  # another fault
+        asyncio.run(log.record(Outcome("request-3", "taken", "b")))
     log.close()
 
 
@@ -670,6 +672,9 @@ def test_compressed_bodies_are_refused_by_name(client: httpx.Client) -> None:
     body, headers = gzip.compress(b'{"input": "a"}'), {"content-type": "application/json"}
     answer = client.post("/v1/embeddings", content=body, headers=headers | {"content-encoding": "gzip"})
     assert (answer.status_code, "Content-Encoding" in answer.text) == (415, True)
+    for same in ("identity", "Identity"):
+        plain = client.post("/v1/embeddings", json={"input": "a"}, headers={"content-encoding": same})
+        assert plain.status_code == 200
 
 
 def test_each_side_can_be_requested(client: httpx.Client) -> None:
@@ -679,7 +684,8 @@ def test_each_side_can_be_requested(client: httpx.Client) -> None:
 
     assert vector("support:query") == vector("support", input_type="query")
     assert vector("support:candidate") == vector("support") == vector("support", input_type="document")
-    assert client.get("/v1/models/support:query").json()["id"] == "support"
+    for side in ("query", "candidate"):
+        assert client.get(f"/v1/models/support:{side}").json()["id"] == "support"
     floats = client.post("/v1/embed", json={"texts": ["my wifi is down"], "input_type": "search_query"}).json()
     assert (floats["response_type"], floats["embeddings"]) == ("embeddings_floats", [vector("support:query")])
     typed = client.post("/v1/embed", json={"texts": ["hi"], "model": "support", "embedding_types": ["float"]}).json()

@@ -45,6 +45,7 @@ from polyrank.feedback import FeedbackStore, Reply, Shown
 from polyrank.index import open_writer
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from polyrank.ranking.abstention import Abstention
 from polyrank.ranking.relevance import Relevance
 from polyrank.records import Context
 from polyrank.scorers.late import LateScorer
@@ -202,6 +203,24 @@ def test_a_reply_that_repeats_the_context_is_left_out_unless_requested(client: T
     assert len(responded.rows) == 4
 
 
+def test_replies_that_differ_are_returned_on_request(client: TestClient) -> None:
+    """As many as the limit allows; a filter that no candidate can pass is named."""
+    times = [{"id": f"at{n}", "text": f"it is {n} pm"} for n in (5, 6)]
+    post(client, "/v1/candidates", candidates=times)
+
+    def found(**fields: Any) -> int:
+        rows = post(client, "/v1/respond", context="when?", **fields)["results"]
+        return sum(row["id"] in ("at5", "at6") for row in rows)
+
+    assert [found(k=1_000), found(k=9, any_language=True), found(k=9, diverse=True)] == [2, 2, 1]
+    refused = client.post("/v1/respond", json={"context": "when?", "k": 1_001})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "k")
+    assert post(client, "/v1/respond", context="when?", filter="tier = 1")["notes"] == [
+        "no candidate has the field tier of the filter"
+    ]
+    assert post(client, "/v1/candidates/remove", ids=["at5", "at6"])["removed"] == 2
+
+
 def test_scores_that_are_not_finite_are_an_error(tiny_backbone: Path, tmp_path: Path) -> None:
     model, texts, config = new_model(
         BiConfig(backbone=str(tiny_backbone)), TextPolicy(max_context_tokens=32), seed=1, sample=()
@@ -258,6 +277,12 @@ def test_the_relevance_of_a_calibrated_ranker_is_a_probability(tiny_encoders: di
     ranker = as_ranker(polyrank.load(str(tiny_encoders["bi"])))
     scores = ranker.score(["my wifi is down"], [REPLIES])[0]
     median = float(np.median(scores))
+    for measure, threshold in (("score", 1.5), ("margin", None), ("softmax", None)):  # of the raw scores only
+        ranker.abstention = Abstention(measure, 1.5 if measure == "score" else 0.25)  # type: ignore[arg-type]
+        ranker.save(tmp_path / measure)
+        polyrank.build_index(tmp_path / f"{measure}-index", polyrank.load(tmp_path / measure), REPLIES[:1])
+        assert Served("m", str(tmp_path / f"{measure}-index")).info().threshold == threshold
+    ranker.abstention = None
     ranker.relevance = Relevance(2.0, -2.0 * median, 0.03)
     ranker.save(tmp_path / "ranker")
     polyrank.build_index(tmp_path / "index", polyrank.load(tmp_path / "ranker"), REPLIES)
@@ -279,7 +304,7 @@ def test_nothing_to_score_costs_nothing(client: TestClient) -> None:
     assert (answer["scores"], answer["usage"]) == ([], {"prompt_tokens": 0, "total_tokens": 0})
 
 
-def test_vectors(client: TestClient, name: str) -> None:
+def test_vectors(client: TestClient, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = polyrank.load(name)
     texts = ["hello hi", "the bill"]
     expected = encoder.encode_candidates(texts)  # type: ignore[attr-defined]
@@ -296,6 +321,12 @@ def test_vectors(client: TestClient, name: str) -> None:
     query = post(client, "/v1/embeddings", model="tiny", input="hello hi", input_type="query")
     contexts = encoder.encode_contexts([polyrank.Context(("hello hi",))])[0][:, 0]  # type: ignore[attr-defined]
     np.testing.assert_allclose(query["data"][0]["embedding"], contexts[0], atol=1e-5)
+    read_of_query = len(encoder.texts.context_ids(polyrank.Context(("hello hi",))))  # type: ignore[attr-defined]
+    assert query["usage"] == {"prompt_tokens": read_of_query, "total_tokens": read_of_query}
+    monkeypatch.setattr("polyrank.serving.context.TOKENS_PER_PART", 1)  # each text is a part
+    parts = post(client, "/v1/embeddings", model="tiny", input=texts)
+    np.testing.assert_allclose([row["embedding"] for row in parts["data"]], expected, atol=1e-5)
+    assert parts["usage"] == answer["usage"]
     cohere = post(
         client,
         "/v2/embed",
@@ -343,6 +374,12 @@ def test_a_prefix_makes_a_text_a_context(tiny_encoders: dict[str, Path], caplog:
         cohere = post(client, "/v2/embed", texts=texts, input_type="search_document")
         tei = client.post("/embed", json={"inputs": texts, "normalize": False})
         assert "meta" not in post(client, "/v1/embeddings", input=texts)
+        for side, vector in (("QUERY", context), ("Retrieval.Query", context), ("Document", candidates[1])):
+            (row,) = post(client, "/v1/embeddings", input=texts[-1], input_type=side)["data"]
+            np.testing.assert_allclose(row["embedding"], vector, atol=1e-5)
+        for path, field in (("/v1/embeddings", "input"), ("/api/embed", "input"), ("/api/embeddings", "prompt")):
+            for sent in ("bi:latest", "bi:query", "bi"):
+                assert post(client, path, **{field: "hi", "model": sent})["model"] == sent
     for vectors in (openai, cohere["embeddings"]["float"], tei.json()):
         np.testing.assert_allclose(vectors, [context, *candidates], atol=1e-5)
     assert "x-warnings" not in tei.headers
@@ -390,6 +427,15 @@ def test_a_second_stage_is_preferred_and_names_share_a_model(tiny_backbone: Path
             assert (answers[path, "?model=tiny"] == answers[path, "?model=both"]) == (path == "embed")  # one encoder
             assert answers[path, ""] == answers[path, f"?model={default}"]
         assert client.get("/v1/models/BAAI/bge-reranker-v2-m3").json()["id"] == "BAAI/bge-reranker-v2-m3"
+        texts = ["hello hi", "pay the bill"]
+        answer = post(client, "/v1/score", context="hi", candidates=texts, model="both")
+        ids = [first.texts.context_ids(Context(("hi",))), *first.texts.all_candidate_ids(texts)]  # type: ignore[attr-defined]
+        ids += [second.texts.pair_ids(Context(("hi",)), text)[0] for text in texts]  # type: ignore[attr-defined]
+        assert answer["usage"]["total_tokens"] == sum(map(len, ids))
+        kinds = [row["model_type"] for row in client.get("/v1/models").json()["data"]]
+        assert kinds == ["embedding", "rerank", "rerank"]
+        info = cast(Any, client.app).app.state.server.pool.info
+        assert [info[one].by_list for one in models] == [False, True, True]  # a shortlist depends on the whole list
 
 
 def test_paths_origins_and_ids(name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -425,10 +471,16 @@ def test_a_model_without_sides_needs_no_warning(client: TestClient) -> None:
 def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     names = [str(tiny_encoders["bi"]), "shipped:convert"]
     limits = [cut for name in names for cut in polyrank.load(name).cut]
+    texts = [cast(Any, polyrank.load(name)).texts for name in names]
+    n_read = sum(len(ids) for one in texts for ids in one.all_candidate_ids(["hello hi", "pay"]))
+    n_read += sum(len(one.context_ids(Context(("hi",)))) for one in texts)
     lowest = [min(cut.max_context_tokens for cut in limits), min(cut.max_candidate_tokens for cut in limits)]
     for number, parts in enumerate((names, names[::-1])):
         Ranker([(EncoderTerm(load_encoder(name)), [1.0]) for name in parts]).save(tmp_path / f"{number}")
-        info = Served("both", str(tmp_path / f"{number}"), "cpu").info()
+        served = Served("both", str(tmp_path / f"{number}"), "cpu")
+        (scored,) = served.score([ScoreTask(Context(("hi",)), ["hello hi", "pay"])])
+        assert scored.n_tokens == n_read  # of all networks
+        info = served.info()
         assert [info.max_context_tokens, info.max_candidate_tokens] == lowest
 
 
@@ -462,6 +514,11 @@ def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[
             [{}, {"truncation_direction": "left"}], [{"truncate": False}, {"truncation_direction": "right"}],
         ),
         (
+            "/score", {"model": "tiny", "text_1": ["hi", "hello hi"], "text_2": ["hello hi", "." * 599]},
+            [{}, {"text_1": ["hi", "." * 599], "text_2": ["hi", "hi"]}],
+            [{"truncate": False, "text_1": ["hi", "." * 599], "text_2": ["hi", "hi"]}],
+        ),
+        (
             "/v2/embed", {"model": "tiny", "texts": [LONG], "input_type": "search_document"},
             [{}, {"truncate": "END"}], [{"truncate": "NONE"}, {"truncate": "START"}],
         ),
@@ -472,14 +529,18 @@ def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[
     ],
 )  # fmt: skip
 def test_texts_that_are_too_long_are_refused_on_request(
-    client: TestClient, path: str, body: dict[str, Any], accepted: list[dict[str, Any]], refused: list[dict[str, Any]]
-) -> None:
+    client: TestClient, name: str, path: str, body: dict[str, Any], accepted: list[dict[str, Any]],
+    refused: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     for asked in accepted:
         assert client.post(path, json=body | asked).status_code == 200, asked
-    for asked in refused:
-        answer = client.post(path, json=body | asked)
-        assert answer.status_code == (400 if "/v" in path else 413), asked
-        assert "exceeds the limit of tiny" in answer.text
+    limits = "exceeds the limit of tiny ({:,} tokens for a context, {:,} for a candidate)".format(*cuts(name))
+    for most in (2_048, 1):  # the texts are one part, or each is one
+        monkeypatch.setattr("polyrank.serving.context.TOKENS_PER_PART", most)
+        for asked in refused:
+            answer = client.post(path, json=body | asked)
+            assert answer.status_code == (400 if "/v" in path else 413), asked
+            assert limits in answer.text
 
 
 def test_long_documents_are_read_in_chunks_and_unread_text_is_named(client: TestClient, name: str) -> None:
@@ -497,7 +558,13 @@ def test_long_documents_are_read_in_chunks_and_unread_text_is_named(client: Test
     assert len({row["relevance_score"] for row in starts["results"]}) == 1
     tei = client.post("/rerank?model=tiny", json={"query": "." * 599, "texts": documents})
     assert tei.headers["x-warnings"] == warning
+    both = client.post("/rerank?model=tiny", json={"query": "." * 599, "texts": documents, "rows": 3})
+    assert both.headers["x-warnings"] == f"ignored, because this server has no such field: rows; {warning}"
     assert "x-warnings" not in client.post("/rerank?model=tiny", json={"query": "hi", "texts": documents}).headers
+    for first in ("." * 599, ["." * 599, "hi"], ["hi", "." * 599]):  # for one text, or for pairs
+        scored = post(client, "/score", model="tiny", text_1=first, text_2=["hello hi", "thanks"])
+        assert scored["meta"]["warnings"] == [warning]
+    assert "meta" not in post(client, "/score", model="tiny", text_1=["hi", "thanks"], text_2=["hello hi", "thanks"])
 
 
 def test_a_filter_that_took_too_long_is_refused_for_a_while_or_until_the_index_changes(
@@ -632,6 +699,9 @@ def test_explanations(client: TestClient, index: Path) -> None:
             assert len(answer["background"]) == len(facts)
     missing = client.post("/v1/explain", json={"context": "my bill", "id": "none"})
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    for filter, status in (('team = "billing"', 200), ('team = "tech"', 404)):  # the filter of the answer
+        found = client.post("/v1/explain", json={"context": "my bill", "id": "r1", "filter": filter})
+        assert found.status_code == status
     for wrong in ({}, {"text": "a", "id": "r1"}):
         refused = client.post("/v1/explain", json={"context": "my bill", **wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "text")
@@ -741,15 +811,17 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
     post(client, "/v1/respond", context="my bill", conversation="c" * 512)  # the longest name
     elsewhere = {
         "request_id": "mine", "action": "refused", "final_text": "no",
-        "shown": {"context": ["hi"], "background": ["a fact"], "results": [{"id": "x", "text": "t", "score": 1.0}],
-                  "conversation": "c2", "model": "other"},
+        "shown": {"context": ["hi"], "background": ["a fact"], "conversation": "c7", "model": "other",
+                  "results": [{"id": "x", "text": "t", "score": 1.0}]},
     }  # fmt: skip
     assert post(client, "/v1/feedback", **elsewhere) == {"recorded": True}
     server: Server = cast(Any, client.app).app.state.server
     assert server.settings.feedback.file is not None
     with FeedbackStore(server.settings.feedback.file, keep_text=True) as store:  # as an application may
         context = Context(("hi",), ("a fact",))
-        store.record(Shown("known", (Reply("x", 1.0, "t"),), context, conversation="c2", model="other"))
+        store.record(Shown("known", (Reply("x", 1.0, "t"),), context, conversation="c7", model="other"))
+        conversations = {request.shown.request_id: request.shown.conversation for request in store.requests()}
+        assert conversations[shown["request_id"]] == "c1"
     assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": True}
     assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": False}
     again = [client.post("/v1/respond", json={"context": "hi"}, headers={"x-request-id": "own"}) for _ in range(2)]
@@ -836,6 +908,7 @@ def test_unknown_routes_and_methods(client: TestClient) -> None:
         405, "this route has another method; /openapi.json lists it",
     )  # fmt: skip
     assert other.json()["error"]["type"] == "invalid_request_error"
+    assert other.headers["allow"] == "POST"
     assert client.get("/v2/rerank").json() == {"message": "this route has another method; /openapi.json lists it"}
     kind = client.post("/v1/respond", content=b"a=1", headers={"content-type": "application/x-www-form-urlencoded"})
     assert (kind.status_code, kind.headers["connection"]) == (415, "close")
@@ -883,6 +956,11 @@ def test_every_answer_has_its_headers_and_is_counted(client: TestClient) -> None
     assert figure(after, "polyrank_workers_ready") == 1
     assert figure(after, "polyrank_waiting_requests") == 0
     assert "polyrank_waiting_requests" in after
+    assert figure(after, "polyrank_feedback_waiting") == 0
+    feedback = cast(Any, client.app).app.state.server.feedback
+    n_lost = figure(after, "polyrank_feedback_lost")
+    feedback.lose("a test")
+    assert figure(client.get("/metrics").text, "polyrank_feedback_lost") == n_lost + 1
     for answer in answers:
         assert re.fullmatch("[0-9a-f]{24}", answer.headers["x-request-id"])
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -905,24 +983,26 @@ def test_a_request_is_logged_without_its_texts(client: TestClient, caplog: pytes
     }  # fmt: skip
 
 
-def guarded(app: Any, *, limits: LimitSettings | None = None) -> Callable[..., Coroutine[Any, Any, list[Any]]]:
+def guarded(
+    app: Any, *, limits: LimitSettings | None = None, **options: Any
+) -> Callable[..., Coroutine[Any, Any, list[Any]]]:
     """A function that sends a request to an app behind a guard, from a client that waits; it returns the messages."""
     guard = Guard(
         app, keys=Keys(), limits=limits or LimitSettings(), check_capacity=lambda: None, on_answer=lambda *_: None,
-        computing=frozenset(), changes=lambda method, path: False,
+        computing=frozenset(), changes=lambda method, path: False, **options,
     )  # fmt: skip
 
     async def receive() -> dict[str, Any]:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def request(path: str = "/v1/models") -> list[Any]:
+    async def request(path: str = "/v1/models", kind: str = "http") -> list[Any]:
         sent: list[Any] = []
 
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", b"localhost")]}
+        scope = {"type": kind, "method": "GET", "path": path, "headers": [(b"host", b"localhost")]}
         await asyncio.wait_for(guard(scope, receive, send), 30)
         return sent
 
@@ -957,6 +1037,37 @@ def test_an_unknown_error_is_logged_by_its_name(
     assert [problem["error"] for problem in problems] == [name for kind, name in names.items() if type(error) is kind]
 
 
+def test_an_answer_that_fails_in_its_middle_ends_the_connection() -> None:
+    """Otherwise the client would take its beginning for all of it; uvicorn ends the connection after an error."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"[1", "more_body": True})
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(guarded(app)())
+
+
+@pytest.mark.parametrize("prefix", ["", "/desk", "/desk/", "/a/b"])
+def test_a_prefix_is_removed_and_a_stopping_server_closes_connections(prefix: str) -> None:
+    seen = list[str]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+        await refuse(HttpError(200, ""), scope, send)
+
+    for stopping in (False, True):
+        request = guarded(app, prefix=prefix, stopping=lambda: stopping)  # noqa: B023
+        for path, wanted in (("/v1/models", "/v1/models"), ("", "/"), ("/", "/"), ("//x//y/", "/x/y")):
+            start, _ = asyncio.run(request(prefix.rstrip("/") + path))
+            assert seen.pop() == wanted
+            assert ((b"connection", b"close") in start["headers"]) is stopping
+        assert asyncio.run(request("/v1/models", "websocket")) == [{"type": "websocket.close", "code": 1008}]
+    asyncio.run(guarded(app, prefix=prefix)("/desktop"))
+    assert seen == ["/desktop"]
+
+
 def test_requests_end_at_a_limit_except_those_about_the_server() -> None:
     async def statuses() -> list[int]:
         free = asyncio.Event()
@@ -973,6 +1084,7 @@ def test_requests_end_at_a_limit_except_those_about_the_server() -> None:
         free.set()
         answered = await asyncio.gather(*waiting)
         assert json.loads(refused[1]["body"])["error"]["message"].startswith("too many requests are open; try again")
+        assert {(b"retry-after", b"1"), (b"connection", b"close")} <= {*refused[0]["headers"]}
         return [sent[0]["status"] for sent in (refused, live, *answered, await request())]
 
     assert asyncio.run(statuses()) == [503, 200, 200, 200, 200]
@@ -1015,6 +1127,15 @@ def test_calls_that_wait_for_the_disk_are_limited() -> None:
 
     _, server = create_app({}, BASIC)
     assert asyncio.run(work(server)) == 5
+
+
+def test_limits_of_the_settings_are_those_of_the_queue() -> None:
+    limits = LimitSettings(queue=3, wait_s=7.0, timeout_s=9.0)
+    pool = create_app({}, replace(BASIC, workers=4, limits=limits))[1].pool
+    assert (pool.waiting.max_requests, pool.waiting.max_wait_s, pool.timeout_s, pool.n) == (3, 7.0, 9.0, 4)
+    for n_ready, n in ((0, 1), (1, 1), (3, 3)):  # the work is shared by those that are ready
+        pool.n_ready = n_ready
+        assert pool.n_computing == n
 
 
 def test_reports_take_turns(tmp_path: Path) -> None:
@@ -1105,15 +1226,20 @@ def test_each_key_of_a_file_has_its_own_name_right_and_filter(tmp_path: Path, ca
             Keys.read(tmp_path / "keys")
 
 
-def test_a_key_may_see_and_change_only_what_passes_its_filter(name: str, tmp_path: Path) -> None:
+def test_a_key_may_see_and_change_only_what_passes_its_filter(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyrank.serving.catalogue.PAGE", 1)  # of the candidates that a filter removes
     texts = {"a1": "restart the router", "a2": "pay the bill", "b1": "restart the router now", "b2": "thanks"}
     rows = [polyrank.Candidate(id_, text, {"shop": id_[0], "tier": int(id_[1])}) for id_, text in texts.items()]
     polyrank.build_index(tmp_path / "index", polyrank.load(name), rows)
     (tmp_path / "keys").write_text(
         'all write a-key-that-is-long\na write a-key-of-the-shop-a shop = "a" or shop = "x"\n'
     )
+    others = [polyrank.Candidate("b1", "of another index"), polyrank.Candidate("b3", "pay the bill")]
+    polyrank.build_index(tmp_path / "other", polyrank.load(name), others)
     settings = replace(BASIC, api_key_file=str(tmp_path / "keys"))
-    with inside({"i": str(tmp_path / "index")}, settings) as client:
+    with inside({"i": str(tmp_path / "index"), "other": str(tmp_path / "other")}, settings) as client:
         (tmp_path / "index" / "report.json").write_text('{"quotes": ["hi"]}')
         for key, report in (("a-key-of-the-shop-a", None), ("a-key-that-is-long", {"quotes": ["hi"]})):
             found = client.get("/v1/models/i/report", headers={"authorization": f"Bearer {key}"})
@@ -1151,6 +1277,16 @@ def test_a_key_may_see_and_change_only_what_passes_its_filter(name: str, tmp_pat
         assert post(client, "/v1/candidates/remove", filter='shop = "b" and tier = 2')["removed"] == 1
         for wrong in ({}, {"ids": [], "filter": "tier = 1"}):
             assert client.post("/v1/candidates/remove", json=wrong).status_code == 422
+        # each route changes and reads the index that a request names
+        named = {"params": {"model": "other"}}
+        assert client.get("/v1/candidates/b1", **named).json()["text"] == "of another index"  # type: ignore[arg-type]
+        listed = client.get("/v1/candidates", **named).json()  # type: ignore[arg-type]
+        assert [row["id"] for row in listed["candidates"]] == ["b1", "b3"]
+        new = {"candidates": [{"id": "b4", "text": "thanks"}], "model": "other"}
+        assert post(client, "/v1/candidates", **new) == {"ids": ["b4"], "n_candidates": 3}
+        assert post(client, "/v1/candidates/remove", ids=["b3"], model="other") == {"removed": 1, "n_candidates": 2}
+        assert client.delete("/v1/candidates/b1", **named).json() == {"removed": 1, "n_candidates": 1}  # type: ignore[arg-type]
+        assert [row["id"] for row in client.get("/v1/candidates").json()["candidates"]] == ["b1"]
     (tmp_path / "keys").write_text("a write a-key-of-the-shop-a shop = = a")
     with pytest.raises(UsageError, match=r"line 1 of .* has a key with a wrong filter: filter, character 8"):
         Keys.read(tmp_path / "keys")
@@ -1288,7 +1424,7 @@ def test_a_model_that_cannot_be_opened_ends_the_server_with_its_error(
 
 def test_until_the_models_are_open_requests_are_to_be_repeated(name: str) -> None:
     own, theirs = Pipe()
-    app, _ = create_app({"m": name}, BASIC, Worker(cast(Any, Thread()), own))
+    app, server = create_app({"m": name}, BASIC, Worker(cast(Any, Thread()), own))
     body = {"context": "hi", "candidates": REPLIES}
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -1298,15 +1434,24 @@ def test_until_the_models_are_open_requests_are_to_be_repeated(name: str) -> Non
         assert client.get("/live").status_code == 200
         for early in (client.get("/ready"), client.get("/health"), client.head("/ready"), client.head("/health")):
             assert (early.status_code, early.headers["retry-after"]) == (503, "1")
+        for ask in (client.get, client.head):
+            assert [ask(path).status_code for path in ("/live", "/ready", "/health")] == [200, 503, 503]
+        server.pool.failure = StartupError("no memory", 5)  # of a process that ended
+        failed = client.post("/v1/score", json=body)
+        assert (failed.status_code, failed.headers["retry-after"]) == (503, "5")
+        assert failed.json()["error"]["message"] == "the models cannot be opened at present; try again later"
+        server.pool.failure = None
         early = client.post("/v1/score", json=body)
         assert (early.status_code, early.json()["error"]["code"]) == (503, "starting")
         assert early.headers["retry-after"] == "1"
         thread = threading.Thread(target=run_worker, args=(theirs, Setup.of({"m": name}, BASIC)))
+        server.pool.failure = StartupError("no memory", 5)
         thread.start()
         end = time.monotonic() + 60
         while client.get("/ready").status_code != 200:
             assert time.monotonic() < end
         assert client.post("/v1/score", json=body).status_code == 200
+        assert server.pool.failure is None
     thread.join(60)
     assert not thread.is_alive()
 
@@ -1317,6 +1462,20 @@ def test_a_process_that_dies_while_it_opens_the_models_ends_the_server() -> None
     with pytest.raises(StartupError, match="the process died while it opened the models") as error:
         run_here({}, Worker(cast(Any, Thread()), own))
     assert error.value.exit_code == 1
+
+
+@pytest.mark.parametrize(("sent", "code"), [(None, 5), (b"junk", 1)])
+def test_a_process_that_cannot_be_reached_has_an_exit_code(sent: bytes | None, code: int) -> None:
+    """5: the machine lacks a resource; 1: anything else."""
+    own, theirs = Pipe()
+    worker = Worker(cast(Any, Thread()), own)
+    if sent is None:
+        own.close()
+    else:
+        theirs.send_bytes(sent)
+    started = asyncio.run(Pool(Setup({}, "cpu", "torch", 1), started=worker)._start_worker(0))
+    assert started[0] is worker
+    assert (started[1].exit_code, started[1].error.partition(":")[0]) == (code, "the process could not be started")
 
 
 def test_a_process_whose_server_ended_meanwhile_ends_without_a_traceback(name: str) -> None:

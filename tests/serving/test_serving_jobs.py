@@ -212,8 +212,10 @@ def test_jobs_that_would_be_late_are_refused(loop: asyncio.AbstractEventLoop) ->
     waiting.add(request(loop, 50, deadline=10))  # a single job is accepted
     with pytest.raises(OverloadedError):
         waiting.add(request(loop, 1, deadline=10))
-    with pytest.raises(OverloadedError):
-        waiting.check_capacity(1, 50 / IN_TIME - 1)
+    for n_processes in (1, 2):
+        with pytest.raises(OverloadedError) as refused:
+            waiting.check_capacity(n_processes, (50 / IN_TIME - 1) / n_processes)
+        assert refused.value.retry_after == pytest.approx(25 / n_processes)  # half of the waiting time
     waiting.check_capacity(1, 50 / IN_TIME + 1)
     waiting.add(request(loop, 1, deadline=10), n_processes=10)  # a tenth of the wait
     assert len(waiting) == 2

@@ -4,9 +4,11 @@ import asyncio
 import base64
 import itertools
 import multiprocessing
+import shutil
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import astuple
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,39 +19,60 @@ import pytest
 
 pytest.importorskip("fastapi", reason="polyrank[serve] is not installed")
 import h11
+import uvicorn
+from starlette.requests import Request
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.server import ServerState
 
+import polyrank
 from polyrank.answering.answers import Answer
-from polyrank.config.serving import FeedbackSettings, LimitSettings
-from polyrank.errors import LockedError, OfflineError, ReadOnlyError, ResourceError, UsageError
+from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
+from polyrank.errors import ArtifactError, LockedError, OfflineError, ReadOnlyError, ResourceError, UsageError
 from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.feedback.records import MAX_CHARACTERS, MAX_REPLIES
+from polyrank.index import open_index
 from polyrank.ranking.relevance import Relevance
-from polyrank.records import Context
+from polyrank.records import Candidate, Context
 from polyrank.serving import feedback_log, protocol
+from polyrank.serving.app import _answer_error, create_app
+from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import Server
 from polyrank.serving.errors import HttpError, http_error, of_validation
 from polyrank.serving.feedback_log import FeedbackLog
-from polyrank.serving.jobs import TOKENS_TOGETHER, Job
+from polyrank.serving.jobs import FIRST_COST, TOKENS_TOGETHER, Job, OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
-from polyrank.serving.pool import ANSWERS_S, Pool, RefusedError, Worker
-from polyrank.serving.protocol import Requests
+from polyrank.serving.pool import ANSWERS_S, Computed, Pool, RefusedError, Worker
+from polyrank.serving.protocol import PatientProtocol, Requests
+from polyrank.serving.routes import health
 from polyrank.serving.routes.answering import _shown
+from polyrank.serving.routes.embedding import ModelSide
 from polyrank.serving.routes.ranking import _ranked
 from polyrank.serving.run import _bind
-from polyrank.serving.served import Served
+from polyrank.serving.served import Served, _without_paths
 from polyrank.serving.strict import DEPTH, FIELDS, check_sizes
-from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, Task
+from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, ServedInfo, Task
 from polyrank.serving.worker import Setup, _outcomes
+from word_models import WordEncoder
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
 def test_a_server_is_ready_while_one_of_its_processes_answers() -> None:
     async def ready(*ages: float) -> bool:
+        """Whether it is; otherwise ``/ready`` says what it waits for."""
         pool, process = Pool(Setup({}, "cpu", "torch", 1), len(ages) or 1), cast(Any, multiprocessing.current_process())
         for number, age in enumerate(ages):
             pool._workers[number] = Worker(process, cast(Any, None), time.monotonic() - age)
+        pool.n_ready = len(ages)
+        server: Any = SimpleNamespace(draining=False, pool=pool)
+        if pool.ready:
+            assert (await health.ready(server)).status == "ready"
+        else:
+            what = "no model process answers" if ages else "the models are being opened"
+            with pytest.raises(HttpError, match=f"{what}; try again in a moment"):
+                await health.ready(server)
+        assert all(worker.asked for worker in pool._workers.values())  # each shows whether it answers
         return pool.ready
 
     idle, busy, hangs = -np.inf, ANSWERS_S / 2, 2 * ANSWERS_S
@@ -77,6 +100,68 @@ def test_parts_of_a_refused_request_are_not_computed() -> None:
         return batches
 
     assert [len(batch) for batch in asyncio.run(left())] == [1, 0]
+
+
+def test_times_are_from_the_first_part_that_was_accepted_or_begun() -> None:
+    """In milliseconds: waiting for a process, and computing."""
+
+    async def computed() -> Computed[Any]:
+        pool = Pool(Setup({}, "cpu", "torch", 1))
+        tasks = [EmbedTask([("document", text)]) for text in "abc"]
+        computing = asyncio.create_task(pool.compute("m", tasks, [1] * 3))
+        await asyncio.sleep(0)
+        now = time.monotonic()
+        for job, accepted, started in zip(pool.waiting.next_batch(), (8.0, 7.5, 8.0), (3.0, 5.0, 4.0), strict=True):
+            job.accepted, job.started = now - accepted, now - started
+            job.result.set_result(accepted)
+        return await computing
+
+    found = asyncio.run(computed())
+    assert (found.values, found.waiting_ms) == ([8.0, 7.5, 8.0], pytest.approx(3_000, abs=1e-3))
+    assert 5_000 <= found.computing_ms < 65_000
+
+
+def test_a_request_is_accepted_if_the_processes_together_can_answer_in_time() -> None:
+    """Before its body is read, and as a whole."""
+    seconds = int(1 / FIRST_COST)  # tokens of a second of one process
+
+    async def refused(waiting_s: int, own_s: int, n_ready: int) -> list[bool]:
+        pool = Pool(Setup({}, "cpu", "torch", 1), 3, timeout_s=10.0)
+        pool.n_ready = n_ready
+        computing = [asyncio.create_task(pool.compute("m", [EmbedTask([])], [waiting_s * seconds]))]
+        await asyncio.sleep(0)
+        found = []
+        try:
+            pool.check_capacity()
+            found.append(False)
+        except OverloadedError:
+            found.append(True)
+        computing.append(asyncio.create_task(pool.compute("m", [EmbedTask([])], [own_s * seconds])))
+        await asyncio.sleep(0)
+        found.append(computing[1].done() and isinstance(computing[1].exception(), OverloadedError))
+        for task in computing:
+            task.cancel()
+        return found
+
+    for waiting_s, own_s, n_ready, wanted in (
+        (7, 0, 1, [False, False]), (9, 0, 1, [True, True]), (9, 0, 2, [False, False]), (7, 2, 1, [False, True]),
+        (7, 2, 2, [False, False]), (15, 0, 2, [False, False]), (17, 0, 2, [True, True]), (15, 2, 2, [False, True]),
+        (9, 0, 0, [True, True]),
+    ):  # fmt: skip
+        assert asyncio.run(refused(waiting_s, own_s, n_ready)) == wanted, (waiting_s, own_s, n_ready)
+
+
+def test_requests_end_at_a_limit_of_tokens_in_all_their_parts() -> None:
+    async def compute(name: str, tasks: Sequence[Task[Any]], tokens: Sequence[int]) -> str:
+        return f"{name} {len(tasks)} {sum(tokens)}"
+
+    pool = SimpleNamespace(compute=compute)
+    server: Any = SimpleNamespace(check_ready=lambda: None, limits=LimitSettings(tokens=1_200), pool=pool)
+    tasks: list[Task[Any]] = [EmbedTask([])] * 3
+    assert asyncio.run(Server.compute(server, "m", tasks, [300, 400, 500])) == "m 3 1200"  # type: ignore[comparison-overlap]
+    with pytest.raises(HttpError, match="the texts have about 1,201 tokens, the limit is 1,200; send fewer") as refused:
+        asyncio.run(Server.compute(server, "m", tasks, [301, 400, 500]))
+    assert (refused.value.status, refused.value.code) == (HTTPStatus.UNPROCESSABLE_ENTITY, "too_many")
 
 
 def test_a_task_that_fails_fails_alone(tiny_backbone: Path) -> None:
@@ -168,6 +253,26 @@ def test_chunks_are_counted_for_each_request_of_a_connection(monkeypatch: pytest
         read(102)  # of a byte each, of which 64 allow one more
 
 
+def test_a_client_that_reads_again_keeps_its_connection() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        pass
+
+    async def timers() -> list[bool]:
+        connection = PatientProtocol(uvicorn.Config(app, log_config=None), ServerState(), {})
+        connection.transport = asyncio.Transport()
+        connection.flow = FlowControl(connection.transport)
+        timers = []
+        for _ in range(2):
+            connection.pause_writing()
+            assert connection._reading is not None
+            timers.append(connection._reading)
+            assert not timers[-1].cancelled()
+            connection.resume_writing()
+        return [timer.cancelled() for timer in timers]
+
+    assert asyncio.run(timers()) == [True, True]
+
+
 def test_a_key_of_any_characters_is_sent_in_either_encoding(tmp_path: Path) -> None:
     secrets = ["é" * 20, "naïve-pass-ÿ-phrase", "plain-key-of-length", ":a-key:with-colons::"]
     (tmp_path / "keys").write_text("".join(f"k{n} write {secret}\n" for n, secret in enumerate(secrets)), "utf-8")
@@ -186,6 +291,11 @@ def test_a_socket_is_for_its_user_and_group(tmp_path: Path) -> None:
     for _ in range(2):  # the second replaces the first, at which nobody listens
         with _bind(f"unix:{tmp_path / 'socket'}", 0):
             assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o660
+    with _bind(f"unix:{tmp_path / 'socket'}", 0) as bound:
+        bound.listen()
+        with pytest.raises(UsageError, match=f"another process listens at {tmp_path / 'socket'}; stop it, or choose"):
+            _bind(f"unix:{tmp_path / 'socket'}", 0)
+        assert (tmp_path / "socket").is_socket()  # still the first's
 
 
 # --- bodies and errors ------------------------------------------------------------------------------------------------
@@ -205,6 +315,7 @@ def test_a_body_at_every_limit_is_accepted_and_one_above_is_named() -> None:
         ({"a": [1] * 5, "b": [1] * 5}, {"a": [1] * 5, "b": [1] * 6}, "the body has 13 JSON values, the limit is 12"),
         ({"a": nested(DEPTH)}, {"a": nested(DEPTH + 1)}, "is nested deeper than 8 levels; flatten it"),
         ({"metadata": {"a": "x" * 99, "b": nested(99)}}, {"data": {"a": "x" * 99}}, r"data\.a has 99 characters"),
+        ({"x": [{"metadata": {"a": "x" * 99}}]}, {"x": [{"text": "x" * 99}]}, r"x\[0\]\.text has 99 characters"),
     ):  # fmt: skip
         check_sizes(fits, limits)
         with pytest.raises(HttpError, match=said):
@@ -219,6 +330,32 @@ def test_the_first_of_several_wrong_fields_is_the_parameter() -> None:
     error = of_validation(details)
     assert (error.status, error.param) == (HTTPStatus.UNPROCESSABLE_ENTITY, "a[0]")
     assert error.message == "a[0]: wrong 0; b[1]: wrong 1; c[2]: wrong 2"
+    for loc, field in ((("x" * 300,), "x" * 100), (("a", 2, "x" * 300), f"a[2].{'x' * 100}")):
+        assert of_validation([{"loc": ("body", *loc), "msg": "wrong", "type": "x"}]).param == field
+
+
+def test_an_error_has_the_words_of_its_route_and_of_http() -> None:
+    for status, kind in ((422, "Validation"), (429, "Overloaded"), (500, "Backend"), (503, "Unhealthy")):
+        for path in ("/embed", "/", "/similarity"):
+            assert HttpError(status, "x").body(path) == {"error": "x", "error_type": kind}
+    message = http_error(UsageError("use `replace=True`, or `any_language=True`, or k=True")).message
+    assert message == 'use `"replace": true`, or `"any_language": true`, or k=True'
+
+
+def test_what_the_operator_must_know_of_a_refusal_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Answers do not name files of the server."""
+    scope: Any = {"type": "http", "path": "/v1/candidates", "headers": [], "state": {"request_id": "7"}}
+    for error, status, logged in (
+        (ResourceError("/disk is full"), 507, True), (ReadOnlyError("/disk"), 507, True),
+        (OfflineError("db at http://db"), 503, True), (ArtifactError("/index is damaged"), 500, True),
+        (RefusedError("ArtifactError", "/index is damaged"), 500, True), (LockedError("/index"), 409, False),
+        (UsageError("k is 0"), 400, False), (TimeoutError(), 503, False),
+    ):  # fmt: skip
+        caplog.clear()
+        answer = asyncio.run(_answer_error(Request(scope), error))
+        assert answer.status_code == status
+        assert caplog.messages == ([f"request 7: {error}"] if logged else []), error
+        assert not logged or str(error).encode() not in answer.body
 
 
 def test_errors_that_pass_by_say_when_to_try_again() -> None:
@@ -226,6 +363,93 @@ def test_errors_that_pass_by_say_when_to_try_again() -> None:
     assert [http_error(kind("x")).headers.get("retry-after") for kind in kinds] == ["5", "5", "5", None, None]
     for seconds, shown in ((0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (7.5, "8"), (86_399.5, "86400")):
         assert HttpError(429, "x", retry_after=seconds).headers["retry-after"] == shown
+
+
+def test_an_explanation_names_no_folder_of_the_server() -> None:
+    def part(**parts: Any) -> dict[str, Any]:
+        return {"score": 1.0, "parts": parts}
+
+    inner = part(**{"1 C:\\models\\first": part(), "bm25": part()})
+    whole = part(**{"1 /srv/models/second": inner, "2 shipped:rerank": part(), "/srv/third": part()})
+    assert _without_paths(whole) == part(**{
+        "1 second": part(**{"1 first": part(), "bm25": part()}), "2 shipped:rerank": part(), "third": part(),
+    })  # fmt: skip
+
+
+def test_a_model_that_moved_with_its_index_is_watched_and_keeps_its_options(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_encoders["bi"], tmp_path / "a" / "model")
+    polyrank.build_index(tmp_path / "a" / "index", str(tmp_path / "a" / "model"), ["pay the bill"])
+    (tmp_path / "a").rename(tmp_path / "b")
+    served = Served("m", str(tmp_path / "b" / "index"), "cpu")
+    assert served._folders[1:] == [str(tmp_path / "b" / "model")]
+    assert served.reopened() is None
+    shutil.copytree(tmp_path / "b" / "model", tmp_path / "new")
+    shutil.rmtree(tmp_path / "b" / "model")
+    (tmp_path / "new").rename(tmp_path / "b" / "model")
+    again = served.reopened()
+    assert again is not None
+    assert again._options == ("cpu", "torch")
+
+
+def info(dimension: int | None, *, reranks: bool = False) -> ServedInfo:
+    return ServedInfo("model", "torch", "fp32", "encoder", "f", dimension, 32, 16, reranks=reranks)
+
+
+def test_a_name_may_end_like_a_side() -> None:
+    """Names of models of Ollama have a colon, and a side follows another one."""
+    _, server = create_app(dict.fromkeys(("rank", "m", "bge:query", "nomic:v1"), "path"), ServingSettings())
+    server.pool.info = {"rank": info(None, reranks=True)} | {name: info(8) for name in ("m", "bge:query", "nomic:v1")}
+    for model, kind, side in (
+        (None, None, ("m", "document", False)), ("m", None, ("m", "document", False)),
+        ("m:latest", None, ("m", "document", False)), ("m", "query", ("m", "query", True)),
+        ("m:query", None, ("m", "query", True)), ("m:candidate", "document", ("m", "document", True)),
+        ("bge:query", None, ("bge:query", "document", False)), ("bge:query:query", None, ("bge:query", "query", True)),
+        ("nomic:v1", "Search_Query", ("nomic:v1", "query", True)), (":query", None, ("m", "query", True)),
+        ("nomic:v1:candidate", None, ("nomic:v1", "document", True)),
+    ):  # fmt: skip
+        assert astuple(ModelSide.of(server, model, kind)) == side, model
+    for model, kind, status in (
+        ("m:query", "document", 422), ("m:candidate", "query", 422), ("m:v1", None, 404), ("bge", None, 404),
+        ("rank", None, 400), ("rank:query", None, 400),
+    ):  # fmt: skip
+        with pytest.raises(HttpError) as refused:
+            ModelSide.of(server, model, kind)
+        assert (refused.value.status, refused.value.param) == (status, "model"), model
+
+
+def test_a_conversation_at_every_limit_is_accepted() -> None:
+    server: Any = SimpleNamespace(limits=LimitSettings(turns=4, characters=50))
+    for turns, background in ((["a"] * 4, []), (["a"] * 3, ["b"]), (["a"], ["b"] * 3), (["a" * 50, "b" * 50], [])):
+        assert Server.context(server, turns, background) == Context(tuple(turns), tuple(background))
+        with pytest.raises(HttpError, match=r"context has 5 turns and background texts, the limit is 4; send the last"):
+            Server.context(server, turns + ["a"] * (4 - len(turns) - len(background)), [*background, "b"])
+    with pytest.raises(HttpError, match=r"context\[1\] has 51 characters, the limit is 50; send a shorter text"):
+        Server.context(server, ["a", "b" * 51, "c"], [])
+
+
+def test_candidates_that_are_there_already_shift_no_vector(tmp_path: Path) -> None:
+    """A client adds many again, of which some are new or have another text."""
+    model = WordEncoder("words")
+    pool = [Candidate(f"r{n}", text) for n, text in enumerate(["w1", "w2 w3", "w4", "w5 w6", "w7"])]
+    polyrank.build_index(tmp_path / "i", model, pool[:3])
+    catalogue = Catalogue(tmp_path / "i")
+    given = [pool[3], pool[0], Candidate("r1", "w8 w9"), pool[2], pool[4]]
+    vectors = model.encode_candidates([candidate.text for candidate in given])
+    assert catalogue.add(given, vectors, replace=True) == 5
+    assert catalogue.add(given, vectors[::-1], replace=True) == 5  # nothing is new
+    shutil.copytree(tmp_path / "i", tmp_path / "copy")
+    (tmp_path / "i").rename(tmp_path / "aside")  # replaced while it is open
+    (tmp_path / "copy").rename(tmp_path / "i")
+    last = Candidate("r5", "w1 w9")
+    assert catalogue.add([last], model.encode_candidates([last.text]), replace=False) == 6
+    catalogue.close()
+    with open_index(tmp_path / "i") as index:
+        stored = index.vectors([*(candidate.id for candidate in given), "r5"])
+    assert len(stored) == 6
+    for candidate, vector in zip(given, vectors, strict=True):
+        np.testing.assert_allclose(stored[candidate.id], vector, atol=1e-6)
 
 
 # --- ranking ----------------------------------------------------------------------------------------------------------

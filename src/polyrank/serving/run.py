@@ -178,13 +178,13 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _bind_path(path: Path) -> socket.socket:
     """A Unix socket for this user and its group, in place of one that no process listens at."""
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
                 if other.connect_ex(str(path)) == 0:
                     raise UsageError(f"another process listens at {path}; stop it, or choose another `host`")
             path.unlink()
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         bound.bind(str(path))
         path.chmod(0o660)
         return bound

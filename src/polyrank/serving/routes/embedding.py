@@ -184,7 +184,7 @@ async def first_ollama_embed(payload: dialects.FirstOllamaEmbed, request: Reques
 
 
 def _task(body: Any) -> str:
-    if isinstance(body, dict) and isinstance(body.get("inputs"), dict):
+    if isinstance(body, dict) and isinstance(body.get("inputs"), dict) and "text" not in body["inputs"]:
         return "Similarity"
     return "Rerank" if isinstance(body, dict) and "texts" in body else "Embed"
 

@@ -15,7 +15,7 @@ from polyrank.serving.dialects.fields import text_of
 from polyrank.serving.errors import RERANKS, HttpError
 from polyrank.serving.responses import check_fields, json_response, meta_of, warn
 from polyrank.serving.strict import StrictRoute
-from polyrank.serving.tasks import ScoreTask
+from polyrank.serving.tasks import ScoredTexts, ScoreTask
 from polyrank.serving.wire import ScoreAnswer
 
 ModelName = Annotated[
@@ -42,11 +42,16 @@ async def scores_of(
     n_context = server.tokens(name, [*checked.turns, *checked.background], "context")
     tokens = [server.tokens(name, [text], "document") + n_context for text in texts]
     values = await server.compute_texts(name, texts, tokens, lambda part: ScoreTask(checked, part, *limits))
+    _check_read(request, name, values, param, whole=whole)
+    return [score for value in values for score in value.scores], sum(value.n_tokens for value in values)
+
+
+def _check_read(request: Request, name: str, values: Sequence[ScoredTexts], param: str, *, whole: bool) -> None:
+    """Warn the client of a text that was not read to its end, or, with ``whole``, refuse it."""
     if whole:
-        server.check_whole(name, values, param)
+        request.app.state.server.check_whole(name, values, param)
     if any(value.cut for value in values):
         warn(request, f"{name} did not read all of the query, or all chunks of a document; send shorter texts")
-    return [score for value in values for score in value.scores], sum(value.n_tokens for value in values)
 
 
 @router.post("/v1/score", summary="Raw scores, in the order of the candidates", response_model=ScoreAnswer)
@@ -77,8 +82,7 @@ async def _vllm_scores(payload: dialects.VllmScore, name: str, request: Request,
         tokens = [server.tokens(name, [a], "context") + server.tokens(name, [b], "document") for a, b in pairs]
         tasks = [ScoreTask(server.context(context, ()), [text], *limits) for context, text in pairs]
         values = (await server.compute(name, tasks, tokens)).values
-        if whole:
-            server.check_whole(name, values, "text_2")
+        _check_read(request, name, values, "text_2", whole=whole)
         scores, n_tokens = [value.scores[0] for value in values], sum(value.n_tokens for value in values)
     if payload.activation:
         scores = _relevance(server, name, np.array(scores)).tolist()
@@ -137,8 +141,7 @@ async def similarity(
     name = server.resolve_name(check_fields(request, payload, model), "scores")
     asked = payload.inputs
     scores, _ = await scores_of(request, name, asked.source_sentence, asked.sentences, "inputs.sentences")
-    values: list[float] = _relevance(server, name, np.array(scores)).tolist()
-    return values
+    return [*_relevance(server, name, np.array(scores)).tolist()]
 
 
 def uncalibrated(scores: NDArray[np.floating], threshold: float = 0.0) -> NDArray[np.float64]:
