@@ -4,6 +4,7 @@ import asyncio
 import base64
 import itertools
 import multiprocessing
+import re
 import shutil
 import stat
 import time
@@ -39,6 +40,7 @@ from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import Server
 from polyrank.serving.errors import HttpError, http_error, of_validation
 from polyrank.serving.feedback_log import FeedbackLog
+from polyrank.serving.guard import _Request
 from polyrank.serving.jobs import FIRST_COST, TOKENS_TOGETHER, Job, OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
@@ -271,6 +273,23 @@ def test_a_client_that_reads_again_keeps_its_connection() -> None:
         return [timer.cancelled() for timer in timers]
 
     assert asyncio.run(timers()) == [True, True]
+
+
+def test_an_id_of_a_client_is_kept_if_it_is_short_and_plain() -> None:
+    """It is repeated in a header and in the log; feedback has an id of the server."""
+    trace = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    for wanted, kept in (
+        (b"x" * 128, True), (b"x" * 129, False), (b"a/b:c+d=e@f.g-h_9", True), (b"x", True), (b"", False),
+        (b"a b", False), (b"a\n", False), ("é".encode(), False), (b'a"', False),
+    ):  # fmt: skip
+        for sent, known in ((trace, True), (trace.upper(), False), (trace[1:], False), (trace + b"0", False)):
+            scope: dict[str, Any] = {"headers": [(b"x-request-id", wanted), (b"traceparent", sent)]}
+            request = _Request(scope, cast(Any, None), cast(Any, None))
+            assert (request.id.encode() == wanted) is kept
+            assert request.trace == (sent if known else b"")
+            assert scope["state"]["request_id"] == request.id
+            assert re.fullmatch("[0-9a-f]{24}", scope["state"]["answer_id"])
+            assert (scope["state"]["answer_id"] == request.id) is not kept
 
 
 def test_a_key_of_any_characters_is_sent_in_either_encoding(tmp_path: Path) -> None:
