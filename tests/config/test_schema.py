@@ -200,7 +200,7 @@ def test_names_of_served_models_are_distinct_and_valid(tmp_path: Path, monkeypat
     for models, problem in (
         ('"a b" = "index"', "'a b' is not a valid name"),
         ('ok = "index"\nsupport = 3', "models is not a table of names and paths"),
-    ):  # fmt: skip
+    ):
         config.write_text(f"[models]\n{models}\n", "utf-8")
         with pytest.raises((UsageError, ConfigError), match=problem):
             read_serving(config)
