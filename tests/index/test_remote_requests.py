@@ -22,7 +22,7 @@ from polyrank.errors import (
     ResourceError,
     UsageError,
 )
-from polyrank.index import is_index
+from polyrank.index import check_target, is_index
 from polyrank.index.filters import read_filter
 from polyrank.index.remote import (
     Address,
@@ -36,7 +36,7 @@ from polyrank.index.remote import (
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.collections import StoredCollection
 from polyrank.index.remote.facts import MILVUS, Columns, condition, facts
-from polyrank.index.remote.milvus import MilvusCollection, build_settings
+from polyrank.index.remote.milvus import MilvusCollection, build_settings, search_settings
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
 from polyrank.index.remote.store import CollectionDescription, Row
 from polyrank.index.remote.stores import read_kind
@@ -161,6 +161,10 @@ def test_a_folder_keeps_the_address(tmp_path: Path) -> None:
         write_address(tmp_path / "i", Address("http://h:1", "other"))
     write_address(tmp_path / "i", Address("http://h:1", "other", "shop"), replace=True)
     assert read_address(tmp_path / "i") == Address("http://h:1", "other", "shop")
+    check_target(tmp_path / "i", remote="http://h:1/other", overwrite=True)
+    for remote in (None, "http://h:1/other"):  # it is not a local index; it is not to be replaced
+        with pytest.raises(UsageError):
+            check_target(tmp_path / "i", remote=remote, overwrite=remote is None)
     (tmp_path / "i" / "remote.json").write_bytes(seal({"uri": "http://h:1"}, REMOTE))
     with pytest.raises(ArtifactError, match=r"remote\.json has no 'collection': .*; build it again with polyrank"):
         read_address(tmp_path / "i")
@@ -414,6 +418,7 @@ def test_settings_of_an_index_fit_the_number_of_vectors() -> None:
     assert build_settings("HNSW", 10, 8) == {"M": 32, "efConstruction": 128}
     assert [build_settings("IVF_SQ8", n, 8)["nlist"] for n in (1, 100, 10_000, 10**9)] == [2, 20, 200, 1024]
     assert build_settings("IVF_PQ", 100, 392) == {"nlist": 20, "m": 98, "nbits": 8}
+    assert [search_settings("DISKANN", n)["search_list"] for n in (1, 128, 129)] == [128, 128, 129]
     with pytest.raises(UsageError, match="'scann'; use none, flat, hnsw, sq8, ivfpq, diskann"):
         read_kind("scann", ADDRESS)
 
