@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -470,14 +471,15 @@ def test_pauses_double_up_to_ten_seconds_in_both_clients(monkeypatch: pytest.Mon
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        slept.extend([seconds] if seconds else [])
+        slept.append(seconds)
 
     async def ask(url: str, retries: int) -> None:
         async with polyrank.AsyncClient(url, retries=retries) as client:
             await client.models()
 
     monkeypatch.setattr("time.sleep", slept.append)
-    monkeypatch.setattr("asyncio.sleep", sleep)
+    own = SimpleNamespace(sleep=sleep, get_running_loop=asyncio.get_running_loop)  # servers in this process sleep too
+    monkeypatch.setattr("polyrank.client.clients.asyncio", own)
     with socket.socket() as free, answering(429, "{}") as busy:
         free.bind(("127.0.0.1", 0))  # but not listening, so that connections are refused
         refusing = f"http://127.0.0.1:{free.getsockname()[1]}"
