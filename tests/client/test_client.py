@@ -290,7 +290,7 @@ def test_a_request_that_may_have_arrived_is_not_repeated(is_async: bool, monkeyp
         with polyrank.Client(url, retries=3) as client:
             client.add(["thanks"])
 
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("polyrank.client.clients.time", SimpleNamespace(sleep=lambda _: None))
     with scripted(None) as (url, sent):
         with pytest.raises(OfflineError, match=f"^{url} does not answer"):
             asyncio.run(add_later(url)) if is_async else add(url)
@@ -456,7 +456,7 @@ def test_only_refused_requests_are_repeated(
     code: str, retry_after: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr("polyrank.client.clients.time", SimpleNamespace(sleep=slept.append))
     body = f'{{"error": {{"message": "not now", "code": "{code}"}}}}'
     with (
         answering(503, body, **{"retry-after": retry_after}) as url,
@@ -477,7 +477,7 @@ def test_pauses_double_up_to_ten_seconds_in_both_clients(monkeypatch: pytest.Mon
         async with polyrank.AsyncClient(url, retries=retries) as client:
             await client.models()
 
-    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr("polyrank.client.clients.time", SimpleNamespace(sleep=slept.append))
     own = SimpleNamespace(sleep=sleep, get_running_loop=asyncio.get_running_loop)  # servers in this process sleep too
     monkeypatch.setattr("polyrank.client.clients.asyncio", own)
     with socket.socket() as free, answering(429, "{}") as busy:
@@ -499,7 +499,7 @@ def test_the_longest_requested_pause_depends_on_the_timeout(
     timeout_s: float, longest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr("polyrank.client.clients.time", SimpleNamespace(sleep=slept.append))
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=9), usegmt=True)
     with answering(429, "{}", **{"retry-after": "30"}) as busy, answering(429, "{}", **{"retry-after": soon}) as later:
         for url in (busy, later):
