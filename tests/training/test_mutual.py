@@ -194,16 +194,6 @@ def test_a_sigmoid_is_of_the_scores_of_pairs_alone(tiny_backbone: Path, config: 
             torch.testing.assert_close(step.values(step.inputs(BATCH, lists))[0], found)
 
 
-def test_a_sigmoid_is_of_the_scores_of_cross_encoders_alone(tiny_backbone: Path) -> None:
-    """In a joint training too, whose setting both networks share: an encoder's scores have no bounds."""
-    for config in (BI, PolyConfig(n_codes=2, code_init="near_zero"), CROSS):
-        step = make(tiny_backbone, config)
-        with torch.no_grad():
-            plain, allowed = step.values(step.prepare(BATCH, 0))
-            bounded, _ = dataclasses.replace(step, sigmoid=True).values(step.prepare(BATCH, 0))
-        torch.testing.assert_close(bounded, torch.where(allowed, plain.sigmoid() if config is CROSS else plain, 0.0))
-
-
 def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tiny_backbone: Path) -> None:
     """The first network trains with dropout; its predictions for the second one have no dropout."""
     a, b = make(tiny_backbone, BI, dropout=0.5), make(tiny_backbone, CROSS, seed=2)

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -176,33 +176,6 @@ def test_a_time_limit_keeps_the_best_version_of_each_network(tmp_path: Path) -> 
     rest.time = 120
     resumed = rest.fit_both(tmp_path, resume=True)
     assert [(own.n_steps, own.best_step) for own in resumed] == [(50, 50), (50, 10)]
-
-
-class Validated(Pair):
-    """Eight updates with given R@1 after each, of both networks."""
-
-    n_steps = 8
-
-    def __init__(self, *recalls: Sequence[float]) -> None:
-        super().__init__()
-        self.recalls = [iter(some) for some in recalls]
-
-    def check(self, done: int) -> dict[str, float] | None:
-        return {"epoch": done / 8}
-
-    def figures(self, place: int) -> dict[str, float]:
-        return {"loss": 1.0, "R@1": next(self.recalls[place])}
-
-
-@pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize(("patience", "n_steps"), [(None, 8), (1, 3), (2, 7), (3, 8)])
-def test_a_joint_training_stops_when_neither_network_improves(
-    tmp_path: Path, order: int, patience: int | None, n_steps: int
-) -> None:
-    """The first was not better for 0, 1, 2, 0, 0, 1, 2, 3 checks; the second for 0, 0, 1, 2, 3, 4, 5, 6."""
-    one, other = [0.2, 0.1, 0.2, 0.3, 0.4, 0.4, 0.1, 0.4], [0.5, 0.6, *[0.6] * 6]
-    ended = Validated(*[one, other][::order]).fit_both(tmp_path, early_stopping=patience)
-    assert [own.n_steps for own in ended] == [n_steps] * 2
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -409,35 +409,6 @@ def test_fixed_weights_are_compared_with_the_model_without_them() -> None:
     assert some.gain["log_likelihood"]["low"] > 0.0
 
 
-@pytest.mark.parametrize("weight", [None, 0.0, 0.5])
-def test_each_step_has_the_figures_of_the_terms_so_far(weight: float | None) -> None:
-    """The best model alone is the second; with a fixed weight the first one, the unit, is chosen all the same."""
-    terms: list[Term] = [EncoderTerm(OTHER), EncoderTerm(BI), COUNTS]
-    lists = simulated(30, truth((terms[0], (1.0,)), (terms[1], (2.0,))), noise=0.2)
-    searched = cross_choice(lists, terms)
-    searched.start()
-    choice = searched
-    if weight is not None:
-        choice = cross_choice(lists, terms, fixed={COUNTS: weight})
-        choice.start(searched)
-    assert choice.order == [terms[1] if weight is None else terms[0]]
-    choice.add(terms)
-    assert {*choice.order} >= {*terms[:2]}
-    alone = searched.held_out([terms[1]])
-    for n, step in enumerate(choice.curve()):
-        wanted = choice.held_out(choice.order[: n + 1])
-        assert step["terms"] == [term.name for term in choice.order[: n + 1]]
-        assert (step["R@1"]["mean"], step["MRR"]["mean"]) == pytest.approx(
-            (wanted.hit.mean(), wanted.reciprocal_rank.mean())
-        )
-    np.testing.assert_allclose(choice.likelihood, wanted.log_likelihood - alone.log_likelihood, atol=1e-9)
-    gain = choice.gain()
-    assert choice.alone is terms[1]
-    assert gain["log_likelihood"]["mean"] == pytest.approx((wanted.log_likelihood - alone.log_likelihood).mean())
-    assert gain["R@1"]["mean"] == pytest.approx((wanted.hit - alone.hit).mean())
-    assert gain["MRR"]["mean"] == pytest.approx((wanted.reciprocal_rank - alone.reciprocal_rank).mean())
-
-
 def test_the_steps_of_fixed_weights_start_at_the_unit_and_compare_with_the_best_model_alone() -> None:
     """The second model is the best alone; with the fixed weight of counts, the first one may be."""
     terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), Words(WordCounts.of(SAID))]
