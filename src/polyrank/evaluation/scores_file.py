@@ -34,7 +34,7 @@ def scores_files(path: Path | None, models: Sequence[str]) -> list[Path | None]:
     if path.suffix in (".jsonl", ".gz") or path.is_file():
         raise UsageError(f"{path} is one file for the scores of {len(models)} models; name a folder")
     stems = [re.sub(r"[^\w.-]+", "-", name.removesuffix("/model")).strip("-.") for name in models]
-    return [path / f"{stem}{f'-{n + 1}' if (n := stems[:i].count(stem)) else ''}.jsonl" for i, stem in enumerate(stems)]
+    return [path / f"{stem}.jsonl" for stem in stems]
 
 
 def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:

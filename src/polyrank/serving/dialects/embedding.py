@@ -32,7 +32,7 @@ Inputs = Annotated[
 
 
 class Embed(Dialect):
-    """With the fields that Jina, Voyage, NVIDIA and mixedbread add."""
+    """Texts to encode, with the fields that Jina, Voyage, NVIDIA and mixedbread add to OpenAI's."""
 
     texts: Inputs = Field(alias="input")
     output_dtype: Literal["float"] = Field("float", description="Must be float.")
@@ -63,7 +63,7 @@ class Embed(Dialect):
 
 
 class OpenAIEmbed(Embed):
-    """In OpenAI's format."""
+    """In OpenAI's format, whose vectors are numbers or base64."""
 
     forms: Form | Annotated[list[Form], Field(min_length=1, max_length=1)] = Field(
         "float",
