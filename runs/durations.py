@@ -1,7 +1,7 @@
 """Measures the processor time of each test, including the processes that it starts.
 
     python runs/durations.py                       the README's selection, then the deep one; writes
-                                                   runs/results/durations.jsonl
+                                                   runs/work/durations.jsonl
     python runs/durations.py tests/test_x.py ...   only these files; prints
 
 Processor time depends far less than wall time on the machine's other work. A test's time is the time of its worker and
@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SEEN = ROOT / "runs" / "results" / "durations.jsonl"
-SELECTIONS = ("not deep and not scripts", "deep")
+SEEN = ROOT / "runs" / "work" / "durations.jsonl"  # of this commit and machine: not stored
+SELECTIONS = ("not deep", "deep")
 SHORTEST = 0.5  # seconds; shorter tests appear only in their file's sum
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -104,6 +104,7 @@ def main() -> None:
         for row in measure("-n", "0", *arguments):
             print(json.dumps(row, ensure_ascii=False))
         return
+    SEEN.parent.mkdir(exist_ok=True)
     rows = [{"selection": name, **row} for name in SELECTIONS for row in measure("-m", name)]
     SEEN.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 

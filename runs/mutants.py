@@ -381,7 +381,7 @@ def _run_reimported(tests: list[str], folder: Path) -> int:
 ARGUMENTS = [
     "-o", "addopts=", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}", "-q", "--tb=short", "-s",
     *(f"-pno:{name}" for name in ("cacheprovider", "randomly", "xdist", "cov", "langsmith_plugin")),
-    "--hypothesis-seed=0", "-m", "not deep and not scripts", "--doctest-modules", "--ignore=src/polyrank/integrations",
+    "--hypothesis-seed=0", "-m", "not deep", "--doctest-modules", "--ignore=src/polyrank/integrations",
     "--ignore=tests/forked", "--ignore-glob=*/conftest.py",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",  # modules that are imported already
 ]  # fmt: skip

@@ -578,7 +578,6 @@ def replicas(joined: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Repli
     return made
 
 
-@pytest.mark.deep
 def test_replicas_serve_until_a_signal(
     replicas: Replicas, joined: dict[str, float], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -621,7 +620,6 @@ def test_replicas_are_ready_when_all_run(replicas: Replicas) -> None:
             serving.is_ready()
 
 
-@pytest.mark.deep
 def test_a_replica_starts_in_another_folder_once_its_models_are_open(
     replicas: Replicas, tiny_encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -641,7 +639,6 @@ def test_a_replica_starts_in_another_folder_once_its_models_are_open(
         assert len(answer.json()["results"]) == 2
 
 
-@pytest.mark.deep
 def test_a_model_that_cannot_be_opened_is_named_before_a_replica_starts(replicas: Replicas, tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="none is not a model folder") as refused:
         serving.deploy({"tiny": str(tmp_path / "none")}, ServingSettings())

@@ -74,7 +74,6 @@ def train_and_kill_a_node(nodes: ray_nodes.Nodes, plan: Recipe) -> None:
     assert [", 2 processes" in line for line in started] == [True, False], said
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
@@ -96,7 +95,6 @@ def train_in_vain(nodes: ray_nodes.Nodes, plan: Recipe) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_a_workers_error_is_reported_without_a_retry(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
 ) -> None:
@@ -133,7 +131,6 @@ def catalogue(tmp_path: Path) -> Path:
     return tmp_path / "replies"
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_each_text_is_encoded_once_if_a_node_dies(
     catalogue: Path, tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
@@ -193,7 +190,6 @@ def encode_again(nodes: ray_nodes.Nodes, model: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_an_encoding_resumes_with_missing_or_damaged_blocks(
     tiny_backbone: Path, tmp_path: Path, nodes: ray_nodes.Nodes
 ) -> None:
@@ -208,7 +204,6 @@ def replicas() -> list[int]:
     return [pid for pid, (_, name) in ray_nodes.processes().items() if "ServeReplica" in name]
 
 
-@pytest.mark.deep
 @pytest.mark.slow
 def test_replicas_answer_like_the_model_and_one_may_die(tiny_backbone: Path, nodes: ray_nodes.Nodes) -> None:
     model = f"untuned:{tiny_backbone}"
@@ -273,7 +268,6 @@ def free_port() -> int:
 # errors
 
 
-@pytest.mark.deep
 def test_a_missing_cluster_is_one_sentence(task: dict[str, Path], tmp_path: Path) -> None:
     for address, code, words in (
         ("127.0.0.1:1", 8, "no Ray cluster answers at '127.0.0.1:1'; start one with `ray start --head`"),
@@ -288,7 +282,6 @@ def test_a_missing_cluster_is_one_sentence(task: dict[str, Path], tmp_path: Path
         assert not (tmp_path / "v").exists()
 
 
-@pytest.mark.deep
 def test_other_machines_need_keys() -> None:
     result = run("ray", "serve", "shipped:convert", "--host", "0.0.0.0")
     assert result.returncode == 2

@@ -1,6 +1,7 @@
 """Candidates and their vectors in Parquet files: whole or absent, checked, and an index from them."""
 
 import dataclasses
+import doctest
 import subprocess
 import sys
 import tracemalloc
@@ -19,6 +20,7 @@ from polyrank.data.pool import stream_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import KnownVectors, open_index
 from polyrank.records import Candidate
+from polyrank_ray import blocks
 from polyrank_ray.blocks import (
     Plan,
     _StoredCandidates,
@@ -60,6 +62,11 @@ def test_blocks_are_read_back_unchanged(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate([vectors for _, vectors in parts]), VECTORS)
     assert read_plan(folder) == PLAN
     assert [dataclasses.replace(PLAN, n=n).n_blocks for n in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
+
+
+def test_the_examples_of_docstrings_are_right() -> None:
+    failed, tried = doctest.testmod(blocks)
+    assert tried > failed == 0
 
 
 def test_other_programs_can_read_the_files(tmp_path: Path) -> None:
@@ -158,7 +165,6 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return peak
 
 
-@pytest.mark.deep
 def test_the_memory_of_writing_and_indexing_does_not_grow_with_the_file(tmp_path: Path) -> None:
     def encoded(n: int) -> None:
         """Encode as the driver does; all numbers are ones."""

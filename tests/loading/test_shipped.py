@@ -151,6 +151,7 @@ def test_the_best_installed_model_is_the_default_start(
     assert starter_recipe.best_start() == start
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_training_starts_from_the_larger_model_without_its_backbone(tmp_path: Path) -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
@@ -172,6 +173,7 @@ def test_a_training_starts_from_the_larger_model_without_its_backbone(tmp_path: 
     assert bm25 < before < after
 
 
+@pytest.mark.deep
 def test_the_larger_model_is_small_enough_and_carries_over() -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
     name = "shipped:minilm"
@@ -188,6 +190,7 @@ def test_the_larger_model_is_small_enough_and_carries_over() -> None:
     assert scores.argmax(1).tolist() == [0, 1, 2]
 
 
+@pytest.mark.deep
 def test_the_second_stage_corrects_the_larger_model(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
     encoder = load_encoder("shipped:minilm")
@@ -214,6 +217,7 @@ def test_the_second_stage_corrects_the_larger_model(monkeypatch: pytest.MonkeyPa
     assert int(np.argmax(both.score([context], [replies])[0])) == 2
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("precision", ["int8", "bf16", "fp32"])
 def test_a_score_does_not_depend_on_other_texts(precision: Precision) -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")

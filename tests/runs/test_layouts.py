@@ -61,7 +61,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.deep if i % 4 else ()) for i, name in enumerate(LAYOUTS)]
+    "name", [pytest.param(name, marks=pytest.mark.deep if i % 9 else ()) for i, name in enumerate(LAYOUTS)]
 )
 def test_a_layout_scores_like_its_library(name: str, layout: Callable[[str], Path]) -> None:
     assert difference(layout(name)) <= 1e-5
@@ -89,7 +89,7 @@ UNTRAINED = ("messages", "left padding", "two poolings", "three poolings", "trun
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.deep if i % 4 else ()) for i, name in enumerate(ENCODERS)]
+    "name", [pytest.param(name, marks=pytest.mark.deep if i % 9 else ()) for i, name in enumerate(ENCODERS)]
 )
 def test_a_training_starts_at_the_scores_of_the_loaded_model(
     name: str, layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -322,7 +322,7 @@ def test_convert_trains_at_full_size_and_is_tuned(home: Path, monkeypatch: pytes
     assert train(recipe, device="cpu")[0].fit.n_steps == 1
 
 
-@pytest.mark.scripts
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["iclr", "convert", "tao"])
 def test_a_script_prints_its_tables_from_files_in_the_published_formats(

@@ -92,7 +92,10 @@ def built_for_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in ("avx2", "amx") else pytest.mark.deep) for name in FORMS],
+)
 def loops(request: pytest.FixtureRequest) -> Iterator[Loops]:
     """Make ``polyrank.search`` use the emulated loops, with this form as the best."""
     processor, _, name = request.param.rpartition(" ")
@@ -112,6 +115,7 @@ def loops(request: pytest.FixtureRequest) -> Iterator[Loops]:
 
 
 by_amx = pytest.mark.parametrize("loops", ["amx"], indirect=True)
+by_two_forms = pytest.mark.parametrize("loops", ["avx2", "amx"], indirect=True)
 
 
 def within(*shape: int) -> tuple[Floats, Floats]:
@@ -248,6 +252,7 @@ def test_forms_depend_on_the_processor(built: Path, tmp_path: Path, has: int, fo
         assert library.polyrank_bounds_in_tiles(form, 8, *given) == (0 if form in forms else -1)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("processor", "has"), [("cortex-a72", False), ("neoverse-n1", True), ("max", True)])
 def test_dot_products_are_used_where_arm_has_them(built_for_arm: Path, processor: str, has: bool) -> None:
     head = np.array([0, 1, 7, -1, 0])  # whether it has form 7: see elsewhere.c
@@ -765,7 +770,7 @@ def test_search_in_tiles_equals_a_plain_scan(loops: Loops) -> None:
         search(contexts, mask, [pooled(pool.vectors.copy())], 7)
 
 
-@pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
+@by_two_forms
 @pytest.mark.parametrize("most", [7, 8192])
 def test_contexts_of_all_ways_share_a_scan(loops: Loops, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two contexts for each way, and candidates that are deferred in one part or in several."""
@@ -796,7 +801,7 @@ def test_contexts_of_all_ways_share_a_scan(loops: Loops, most: int, monkeypatch:
             np.testing.assert_array_equal(found.scores, one.scores)
 
 
-@pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
+@by_two_forms
 @pytest.mark.parametrize("order", [1, -1])
 def test_each_part_of_a_block_has_its_own_scales(loops: Loops, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large block is scanned in parts. A number that counts for no context makes the scales in int8 rise or fall."""
@@ -846,7 +851,7 @@ def test_unknown_names_of_instructions_are_refused(loops: Loops, monkeypatch: py
     kernels.best_form.cache_clear()
 
 
-@pytest.mark.parametrize("loops", ["plain", "amx"], indirect=True)
+@by_two_forms
 def test_a_profile_measures_the_loops_of_the_best_form(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("N", 64), ("D", 64), ("MANY", 32), ("CHUNK", 32), ("APART", 1)):
         monkeypatch.setattr(bench, name, value)

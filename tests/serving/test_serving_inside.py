@@ -1307,6 +1307,7 @@ def test_a_key_has_a_share_of_the_feedback_file(name: str, tmp_path: Path) -> No
         assert answers[1].json()["error"]["code"] == "feedback_quota"
 
 
+@pytest.mark.deep
 def test_a_late_cross_encoder_keeps_less_in_a_server() -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
     (late,) = (one for one in Served("m", "shipped:rerank", "cpu").scorer.networks if isinstance(one, LateScorer))

@@ -121,10 +121,10 @@ def test_the_values_that_a_context_tells(turns: list[str], known: dict[str, str]
 )  # fmt: skip
 def test_the_time_is_proportional_to_the_length_of_a_text(unit: str) -> None:
     started = time.process_time()
-    text = unit * (20_000 // len(unit))
+    text = unit * (8_000 // len(unit))
     values_of(Context(["Hi Zoe, ok", text]))
     sent_template(text, [text[:100], "{order} is {date}, {order}"], Context("I'm Zoe"))
-    assert time.process_time() - started < 5  # about 0.1 s; quadratic patterns take minutes
+    assert time.process_time() - started < 2  # about 0.04 s; quadratic patterns take half a minute
 
 
 def test_a_model_may_read_slots_in_place_of_values(tiny_backbone: Path) -> None:

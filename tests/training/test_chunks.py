@@ -97,7 +97,11 @@ STEPS: dict[str, Start] = {
     "ConveRT": convert(multi_context=True),
     "ConveRT, one turn": convert(multi_context=False),
 }
-each_step = pytest.mark.parametrize("start", STEPS.values(), ids=STEPS.keys())
+RARE = ("Bi", "Poly, last outputs", "ConveRT, one turn")  # others share their parts
+each_step = pytest.mark.parametrize(
+    "start",
+    [pytest.param(start, id=name, marks=pytest.mark.deep if name in RARE else ()) for name, start in STEPS.items()],
+)
 
 
 def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:

@@ -366,6 +366,7 @@ def test_terms_that_are_left_out_are_not_tried() -> None:
         polyrank.tune([BI], EXAMPLE_LISTS, without=["bi", "words"])
 
 
+@pytest.mark.deep
 def test_a_reranker_that_ships_for_an_encoder_is_left_out_by_its_name() -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
 
