@@ -26,6 +26,7 @@ from polyrank.index import is_index
 from polyrank.scorers.lexical import corpus_of
 from processes import run
 from servers import serving
+from small_start import make_package, start_small
 
 Fit = Callable[..., Fitted]
 
@@ -194,7 +195,10 @@ def test_an_empty_file_is_one_reason_without_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_trainings_run_where_the_caller_says(tmp_path: Path) -> None:
+def test_trainings_run_where_the_caller_says(
+    tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_small(make_package(tiny_backbone, tmp_path / "package"), monkeypatch)
     asked: list[Path] = []
 
     def train_elsewhere(recipe: dict[str, Any], **options: Any) -> list[RunResult]:

