@@ -46,7 +46,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path) -> Recipe:
         text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
         train=train_config(
-            batch_size=11, epochs=20, optimizer="adadelta", lr=0.1, warmup_steps=2, schedule="constant",
+            batch_size=11, epochs=8, optimizer="adadelta", lr=0.1, warmup_steps=2, schedule="constant",
             train_layers="all", precision="fp32", dropout=0.0, evaluate_per_epoch=1,
         ),
         output=str(output),
@@ -69,7 +69,7 @@ def train_and_kill_a_node(nodes: ray_nodes.Nodes, plan: Recipe) -> None:
 
     (result,) = train_on_ray(plan, workers=2, device="cpu", report=report, notify=said.append)
     nodes.add()
-    assert result.fit.n_steps == 140
+    assert result.fit.n_steps == 56
     started = [line for line in said if "parameters on cpu" in line]
     assert [", 2 processes" in line for line in started] == [True, False], said
 
