@@ -128,6 +128,11 @@ def test_each_diverse_reply_is_the_best_of_the_formula(seed: int, k: int, releva
         assert [int(reply.id) for reply in found] == sorted(chosen)
 
 
+def test_capitals_are_names_only_in_a_text_that_is_not_in_capitals() -> None:
+    texts = ["I HAVE SENT IT TODAY", "I HAVE LOST MY KEY", "we asked Ann and Bo", "we asked Al and Zoe", "We asked Al"]
+    assert [[*map(near_copy_key, texts)].index(near_copy_key(text)) for text in texts] == [0, 1, 2, 2, 4]
+
+
 def test_an_opposite_reply_is_preferred_to_an_unrelated_one() -> None:
     cosines = np.array([[1, -0.8, 0], [-0.8, 1, 0], [0, 0, 1]])
     ranked = [Ranked(text, text, score) for text, score in (("go left", 1.0), ("go right", 0.5), ("have tea", 0.5))]

@@ -34,6 +34,7 @@ from polyrank.scorers.explanation import CandidateShare, Explanation, TextShare,
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.ranker import Ranker
+from polyrank.scorers.shares import TOKENS_SHOWN
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.lexical import LexicalTerm
@@ -92,6 +93,7 @@ def check_form(why: Explanation, context: Context, candidate: str) -> None:
         for token in vector.tokens:
             texts = context.background if token.turn is None else context.turns[token.turn : token.turn + 1]
             assert token.text in {"" if token.turn is None else None, *(t[token.start : token.end] for t in texts)}
+        assert 1 <= len(vector.tokens) <= TOKENS_SHOWN
     for part in (*why.turns, *why.background):
         assert part.read or (part.share == 0 and not any(token.read for token in part.tokens))
     assert json.loads(json.dumps(why.as_dict(), allow_nan=False))["score"] == why.score
@@ -468,6 +470,20 @@ def test_a_users_own_scorer_by_hand() -> None:
     assert [[token.share for token in turn.tokens] for turn in why.turns] == [[2], [2, 1]]
 
 
+def test_a_word_is_left_out_with_its_gap() -> None:
+    """Words of Chinese and Japanese have none."""
+    tried: list[str] = []
+
+    class Seen(Pairs):
+        def score(self, contexts: Any, candidates: Sequence[Sequence[str]]) -> list[Floats]:
+            tried.extend(text for texts in candidates for text in texts)
+            return super().score(contexts, candidates)
+
+    explain(Seen(), "hi", "wifi 不通!  the end ")
+    wanted = ["不通!  the end", "wifi 通!  the end", "wifi 不!  the end", "wifi 不通 the end", "wifi 不通! end"]
+    assert tried[-6:] == [*wanted, "wifi 不通!  the"]
+
+
 # words
 
 
@@ -512,7 +528,10 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     check_sums(why, float(both.score([context], [[REPLY]])[0][0]))
     assert {name: part.weight for name, part in why.parts.items()} == {"1 EncoderScorer": 1.0, "2 other": 0.4}
     assert why.weight is None
-    assert Explanation.from_dict(json.loads(json.dumps(why.as_dict()))) == why
+    stored = json.loads(json.dumps(why.as_dict()))
+    assert Explanation.from_dict(stored) == why
+    stored["later"] = stored["turns"][0]["later"] = stored["candidate"]["tokens"][0]["later"] = 1
+    assert Explanation.from_dict(stored) == why  # a later version may know more
     assert shares_of(why.parts["2 other"]) == pytest.approx(shares_of(explain(bi, context, REPLY)))
     parts = explain(poly, context, REPLY), explain(bi, context, REPLY)
     for mine, first, second in zip(why.turns, *(part.turns for part in parts), strict=True):

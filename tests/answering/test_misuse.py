@@ -1,6 +1,7 @@
 """``repr`` of objects, and errors of wrong use: polyrank's own messages, never a raw exception."""
 
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,9 @@ def test_an_index_moves_together_with_its_model(tiny_encoders: dict[str, Path], 
     before.rename(after)
     with polyrank.open(after / "indexes" / "support") as replies:
         assert replies.answer("hi").ranked
+    was = re.escape(str(after / "runs" / "model"))
+    with pytest.raises(UsageError, match=rf"^nowhere does not exist, and .* \(it was built with {was}\); move it"):
+        polyrank.open(after / "indexes" / "support", model="nowhere")
     shutil.rmtree(after / "runs")
     with pytest.raises(UsageError, match="move it together with the index, or give the folder"):
         polyrank.open(after / "indexes" / "support")
@@ -137,6 +141,8 @@ def test_an_answer_shows_all_its_replies_and_their_stages() -> None:
     page = answer._repr_html_()
     for shown in ("retrieval", "rerank", "0.125", *(reply.text for reply in ranked)):
         assert shown in page
+    nothing = polyrank.Answer(ranked, 0.5, abstained=True)
+    assert [one._repr_html_().count("no good answer") for one in (answer, nothing)] == [0, 1]
     pytest.importorskip("pandas")
     frame = answer.to_pandas()
     assert frame["id"].tolist() == ["r0", "r1", "r2"]  # fields of metadata do not replace those of replies

@@ -1,6 +1,7 @@
 """Several contexts, parts, pages and candidates of one text: each gets what it would get alone."""
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,10 +16,10 @@ from polyrank.answering import build
 from polyrank.answering.build import add_to_index, update_counts
 from polyrank.answering.diversity import N_BEST, choose_diverse, word_similarity
 from polyrank.answering.replies import Replies
-from polyrank.errors import UsageError
+from polyrank.errors import LockedError, UsageError
 from polyrank.index import open_index, open_writer, read_filter
 from polyrank.ranking.abstention import Abstention
-from polyrank.records import Candidate
+from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.protocols import Floats
 from polyrank.scorers.ranker import Ranker
@@ -55,6 +56,9 @@ def test_contexts_answered_together_are_answered_as_alone(tmp_path: Path) -> Non
                 (pytest.approx(score, abs=1e-5), text) for score, text in best if text not in context
             ][:4]
             assert replies.respond([context], 4)[0] == found
+    with polyrank.open(tmp_path / "i", model=model, distinct=False, wait_s=0.25) as replies:
+        assert len({one.text for one in replies.answer("w1", 4).ranked}) == 1  # of which there are twelve
+        assert replies.wait_s == 0.25
 
 
 def test_only_answers_without_replies_have_notes_about_the_filter(tmp_path: Path) -> None:
@@ -186,6 +190,18 @@ def test_the_last_turn_decides_whether_the_customer_makes_small_talk(tmp_path: P
         for turns, n in ((["Hello!", "where is it"], 1), (["where is it", "Hello!"], 3)):
             found = replies.answer(turns, 9, diverse=True).ranked
             assert sum("kind" in reply.metadata for reply in found) == n
+        (found,) = replies.respond([Context((), ("Hello!",))], 9, diverse=True)  # without a turn
+        assert sum("kind" in reply.metadata for reply in found) == 1
+
+
+def test_only_texts_are_languages(tmp_path: Path) -> None:
+    """Other values of the field are of a user."""
+    model = WordEncoder("words")
+    for number, values in enumerate((["de"], [["en"], 3, "de", None])):
+        pool = [Candidate(str(n), f"w{n}", {"language": value}) for n, value in enumerate(values)]
+        polyrank.build_index(tmp_path / f"{number}", model, [*pool, Candidate("x", "w9")])
+        with Replies(model, open_index(tmp_path / f"{number}")) as replies:
+            assert len(replies.answer("Where is my parcel?").ranked) == len(values) + 1
 
 
 def test_the_best_reply_is_explained_as_a_template_and_by_a_filter_in_any_form(tmp_path: Path) -> None:
@@ -238,6 +254,18 @@ def test_counts_are_sums_of_what_was_said_and_what_was_sent_however_many_change_
     assert update_counts(path, said, taken) == 0
     now = open_index(path).vectors([*"abcdefg"])
     assert all(np.array_equal(now[name], vectors[name]) for name in "abcdefg")
+    started = time.monotonic()
+    with open_writer(path), pytest.raises(LockedError):
+        update_counts(path, {"a": 9}, wait_s=0.05)
+    assert time.monotonic() - started >= 0.05
+
+
+def test_a_build_reports_each_part_that_has_new_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "TEXTS_AT_A_TIME", 2)
+    texts, reported = ["a", "b", "a", "b", "c", "a", "b", "c"], list[tuple[int, int]]()
+    pool = [Candidate(str(n), text) for n, text in enumerate(texts)]
+    polyrank.build_index(tmp_path / "i", WordEncoder("words"), pool, progress=lambda *done: reported.append(done))
+    assert reported == [(2, 3), (3, 3)]
 
 
 def test_replaced_candidates_keep_the_count_and_the_vector_of_the_same_text_only(

@@ -22,6 +22,7 @@ from polyrank.loading.models import Backend, export_folder
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.backbone import Backbone
+from polyrank.models.exported import ExportedEncoder
 from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.records import Context, Example
 from polyrank.scorers.chunks import Chunked
@@ -37,8 +38,10 @@ from polyrank.scorers.exported import (
 from polyrank.scorers.exported.agreement import agreement, worst_cosine
 from polyrank.scorers.exported.folder import write_manifest
 from polyrank.scorers.exported.graphs import _length
+from polyrank.scorers.exported.sentence_transformers import _turns
 from polyrank.scorers.exported.sessions import open_session
 from polyrank.scorers.open import load, load_encoder
+from polyrank.text import BackboneTexts
 from processes import run
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
@@ -113,6 +116,7 @@ def test_vectors_of_an_export_fit_the_index_of_the_model(tmp_path: Path, tiny_ba
     path = make(tmp_path / "m", tiny_backbone, PolyConfig, n_codes=3)
     export_model(path, backend)
     own, exported = load_encoder(path), load_encoder(path, backend=backend)
+    assert [isinstance(one.networks[0].model, ExportedEncoder) for one in (own, exported)] == [False, True]
     assert (own.fingerprint, own.dimension) == (exported.fingerprint, exported.dimension)
     np.testing.assert_allclose(exported.encode_candidates(CANDIDATES), own.encode_candidates(CANDIDATES), atol=1e-4)
     vectors, mask = exported.encode_contexts(CONTEXTS)
@@ -255,7 +259,7 @@ def test_the_card_of_an_export_says_what_the_library_does_not_do(tmp_path: Path,
     config = BiConfig(backbone=str(tiny_backbone), shared_towers=True, reduction="mean", output_scale=1.0)
     policy = TextPolicy(
         max_context_tokens=48,
-        max_candidate_tokens=8,
+        max_candidate_tokens=64,
         max_earlier_turns=2,
         speaker_prefixes=("they: ", "we: "),
         close_last_turn=True,
@@ -272,6 +276,12 @@ def test_the_card_of_an_export_says_what_the_library_does_not_do(tmp_path: Path,
     turns = ["dropped", "wifi", "thanks", "my router"]
     wanted = load_encoder(tmp_path / "m", device="cpu", precision="fp32").encode_contexts([turns])[0][0]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+    lengths = json.loads((tmp_path / "st" / "sentence_bert_config.json").read_text("utf-8"))
+    assert lengths["max_seq_length"] == 64  # the larger of the two budgets
+    texts = load_model(tmp_path / "m").texts
+    assert isinstance(texts, BackboneTexts)
+    texts.policy = TextPolicy(max_context_tokens=48, max_candidate_tokens=64, max_earlier_turns=0)
+    assert _turns(texts) == " Give the last 1 turns at most."
 
 
 def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_backbone: Path) -> None:

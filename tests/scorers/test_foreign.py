@@ -22,6 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 import polyrank
 from polyrank import Context, load
 from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.devices import choice
 from polyrank.errors import ArtifactError, ConfigError, OfflineError, UsageError
 from polyrank.loading.folders import is_hugging_face
 from polyrank.models import new_model
@@ -386,7 +387,7 @@ def test_a_cross_encoder_of_modules_scores_like_its_library(network: Any, tmp_pa
     assert np.ptp(wanted) > 0.01
 
 
-def test_bf16_scores_are_close(network: Any) -> None:
+def test_bf16_scores_are_close(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for architecture in ("Bert", "Roberta", "DistilBert"):  # outputs of all layers are a tuple
         folder = network(architecture, "ForSequenceClassification", num_labels=1, output_hidden_states=True)
         exact, near = (
@@ -394,6 +395,9 @@ def test_bf16_scores_are_close(network: Any) -> None:
         )
         assert all(not np.array_equal(a, b) for a, b in zip(exact, near, strict=True))
         np.testing.assert_allclose(np.stack(near), np.stack(exact), atol=0.15)
+    monkeypatch.delenv("POLYRANK_PRECISION")
+    monkeypatch.setattr(choice, "cpu_has_bf16", lambda: True)
+    assert load(folder, device="cpu").precision == "fp32"  # the scores are those of the library
 
 
 # unsupported models

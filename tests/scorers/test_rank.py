@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from polyrank import BM25, Candidate, Context, TfIdf, load
 from polyrank.cli import app
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.scorers.open import encoder_of
+from polyrank.scorers.own import as_scorer
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from processes import run as run_process
 from two_stages import Alone
@@ -134,7 +136,73 @@ def test_candidates_that_cannot_be_ranked() -> None:
 
     with pytest.raises(ArtifactError, match="a score is not finite"):
         Broken().rank("a", TEXTS)
+    reranker = Broken()
+    reranker.corrects = "f" * 64
+    with pytest.raises(UsageError, match="only corrects an encoder's scores; use what polyrank"):
+        reranker.rank("a", TEXTS)
+    with pytest.raises(UsageError, match=r"^Broken\(\) has no vectors; give the encoder whose scores it corrects"):
+        encoder_of(reranker)
     assert np.isnan(Broken().score_pool(["a", "b"], TEXTS)).all()  # every scorer inherits the shared methods
+
+
+class Own:
+    """A user's object, which returns what it is given."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+    def score(self, contexts: list[Context], candidates: list[list[str]]) -> Any:
+        assert [*map(type, contexts)] == [Context] * len(contexts)
+        return self.given["scores"]
+
+
+class OwnVectors(Own):
+    """A user's object that also encodes."""
+
+    dimension = 2
+
+    def encode_contexts(self, contexts: list[Context]) -> Any:
+        assert [*map(type, contexts)] == [Context] * len(contexts)
+        return self.given["contexts"]
+
+    def encode_candidates(self, candidates: list[str]) -> Any:
+        return self.given["candidates"]
+
+
+def test_a_users_object_scores_by_itself_or_by_its_vectors() -> None:
+    lists = [["a", "b"], ["c"]]
+    one, other = as_scorer(Own(scores=iter([(1, 2.5), [3]]))).score(["hi", ["hi", "you"]], lists)
+    assert (one.tolist(), other.tolist(), one.dtype) == ([1, 2.5], [3], np.float32)
+    vectors, candidates = [[1, 2], [3, 4]], [[1, 0], [0, 1], [1, 1]]
+    one, other = as_scorer(OwnVectors(contexts=vectors, candidates=candidates)).score(["hi", "you"], lists)
+    assert (one.tolist(), other.tolist()) == ([1, 2], [7])
+    several = [[[1, 2], [9, 9]], [[9, 9], [3, 4]]], [[True, False], [False, True]]  # only one of two is real
+    one, other = as_scorer(OwnVectors(contexts=several, candidates=candidates)).score(["hi", "you"], lists)
+    assert (one.tolist(), other.tolist()) == ([1, 2], [7])
+    undecided = OwnVectors(scores=[[5.0]])
+    assert isinstance(as_scorer(undecided), Encoder)
+    undecided_class = type("Named", (Own,), {"encode_contexts": None, "encode_candidates": None})
+    named = as_scorer(undecided_class(scores=[[5.0]]))  # without a dimension, it only scores
+    assert (named.score(["hi"], [["a"]])[0].tolist(), named.name, repr(named)) == ([5], "Named", "OwnScorer('Named')")
+
+
+def test_a_users_object_that_returns_other_shapes_is_refused() -> None:
+    two = [[1, 2]] * 2
+    for own, problem in (
+        (Own(scores=[[1, 2]]), "Own returned scores of 1 contexts for 2; return one row for each"),
+        (Own(scores=[[1, 2], [3], [4]]), "Own returned scores of 3 contexts for 2; return one row for each"),
+        (Own(scores=[[1], [3]]), r"'Own' returned scores of shape \[1\] for \[2\] candidates; return one for each"),
+        (Own(scores=[[1, 2], [[3]]]), r"'Own' returned scores of shape \[1, 1\] for \[1\] candidates"),
+        (Own(scores=[[1, 2], ["x"]]), "'Own' returned list, not an array of scores; return one"),
+        (OwnVectors(contexts=two[:1]), r"encode_contexts returned shape \[1, 1, 2\] for 2 contexts; return \[2, 2\]"),
+        (OwnVectors(contexts=[[1, 2, 3]] * 2), r"returned shape \[2, 1, 3\] for 2 contexts; return \[2, 2\], or"),
+        (OwnVectors(contexts=([[[1, 2]]] * 2, [[True]])), r"returned shape \[2, 1, 2\] for 2 contexts; .* their mask"),
+        (OwnVectors(contexts=two, candidates=two * 2), r"returned shape \[4, 2\] for 3 texts; return \[3, 2\]"),
+        (OwnVectors(contexts=two, candidates=[[1]] * 3), r"returned shape \[3, 1\] for 3 texts; return \[3, 2\]"),
+        (Candidate("1", "b"), "is Candidate; give an object with score, or with dimension"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            as_scorer(own).score(["hi", ["hi", "you"]], [["a", "b"], ["c"]])
 
 
 # the command

@@ -28,8 +28,9 @@ from polyrank.scorers import terms as kinds_of_terms
 from polyrank.scorers.explanation import TokenShare, by_word
 from polyrank.scorers.joined import Joined, Scaled
 from polyrank.scorers.left_out import reader
+from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Scorer
-from polyrank.scorers.ranker import as_ranker, load_ranker
+from polyrank.scorers.ranker import as_ranker, corrected, load_ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
@@ -192,6 +193,7 @@ def test_fingerprints_differ_with_terms_weights_and_shortlists() -> None:
         ranker_of(["bi"]),
         ranker_of(["bi"], n_retrieved=9),
         Ranker([(part("bi")[0], (1.5,))]),
+        *(Ranker([(Words(WordCounts(n, counts)), (1.0,) * 4)]) for n, counts in ((8, {}), (9, {}), (9, {"a": 2}))),
     ]
     assert len({ranker.fingerprint for ranker in rankers}) == len(rankers)
     assert ranker_of(["bi", "words"]).fingerprint == ranker_of(["bi", "words"]).fingerprint
@@ -234,7 +236,9 @@ def test_a_ranker_of_one_encoder_shares_the_encoders_index(tmp_path: Path, more:
 # counts
 
 
-def test_an_index_has_the_counts_of_the_ranker_until_it_has_its_own(tmp_path: Path) -> None:
+def test_an_index_has_the_counts_of_the_ranker_until_it_has_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ranker, path = ranker_of(["bi", "counts"]), tmp_path / "index"
     build_index(path, ranker, [*TEXTS[:8], {"text": TEXTS[8], "id": "own", "count": 1000}], name="ranker")
 
@@ -267,6 +271,12 @@ def test_an_index_has_the_counts_of_the_ranker_until_it_has_its_own(tmp_path: Pa
         assert update_counts(path, {TEXTS[5]: 10**12}) == 1
         assert replies.answer("the light", 1).ranked[0].text == TEXTS[5]
     check("the light")
+    assert not caplog.messages  # some candidates have a count
+    build_index(tmp_path / "none", MODELS["bi"], TEXTS)
+    Replies(ranker, open_index(tmp_path / "none")).close()
+    assert caplog.messages == [
+        f"{tmp_path / 'none'} has no counts, which its ranker adds; set them by polyrank index update-counts"
+    ]
 
 
 def test_counts_of_candidates_take_the_place_of_those_of_their_texts() -> None:
@@ -336,6 +346,31 @@ def test_a_term_of_the_reply_may_have_several_features() -> None:
     assert searched is not None
     wanted = term.numbers(TEXTS) @ np.array([2.0, 0.5], np.float32)
     np.testing.assert_allclose(searched.score_pool(CONTEXTS, TEXTS), [wanted] * 3, rtol=1e-5)
+    others = [term.encoder(weights) for weights in ((2.0, 0.5), (2.0, 0.25), (1.0, 0.5))]
+    assert len({encoder.fingerprint for encoder in others if encoder}) == 3  # an index of one is not another's
+    assert searched.fingerprint == others[0].fingerprint  # type: ignore[union-attr]
+
+
+def test_a_scorer_alone_is_a_ranker_with_its_name_and_its_relevance() -> None:
+    stated = Relevance(2.0, -1.0, 0.1)
+    for scorer in (WordEncoder("one"), PairScorer("two"), BM25().fit(TEXTS)):
+        scorer.relevance, scorer.name = stated, scorer.name or "bm25"
+        ranker = as_ranker(scorer)
+        assert (ranker.name, ranker.relevance) == (scorer.name, stated)
+        assert as_ranker(ranker) is ranker
+    assert corrected(WordEncoder("one"), PairScorer("two"), n_retrieved=3).n_retrieved == 3
+
+
+def test_excluded_rows_of_a_pool_leave_their_places_to_others() -> None:
+    ranker, first, second = ranker_of(["bi", "cross"], n_retrieved=3), MODELS["bi"], ranker_of(["cross"])
+    excluded = [{1, 4, 7}, set(), {0}]
+    rows = ranker.score_pool(CONTEXTS, TEXTS, excluded=excluded)
+    for row, context, out in zip(rows, CONTEXTS, excluded, strict=True):
+        (found,), (more,) = first.score([context], [TEXTS]), second.score([context], [TEXTS])
+        best = [i for i in np.argsort(-found).tolist() if i not in out][:3]
+        for i in best:
+            assert row[i] == pytest.approx(found[i] + more[i], abs=1e-5)
+        assert min(row[i] for i in best) > max(row[i] for i in range(len(TEXTS)) if i not in best)
 
 
 def test_a_weighted_model_explains_its_weighted_score() -> None:
@@ -398,7 +433,8 @@ def test_models_without_a_name_cannot_be_saved(tmp_path: Path) -> None:
     for name in ("", "bi"):
         encoder = WordEncoder(name, 1)
         encoder.fingerprint = "" if name else encoder.fingerprint
-        with pytest.raises(UsageError, match="was not loaded by a name, so the ranker could not load it again"):
+        named = re.escape(f"EncoderTerm({name or 'WordEncoder'!r})")
+        with pytest.raises(UsageError, match=f"^{named} was not loaded by a name, so the ranker could not load it"):
             as_ranker(encoder).save(tmp_path / "ranker")
     assert not (tmp_path / "ranker").exists()
 
@@ -413,6 +449,7 @@ def test_models_without_a_name_cannot_be_saved(tmp_path: Path) -> None:
         (lambda: Ranker([(part("bi")[0], (0.0,))]), "weight = 0.0 of .*; give a number above 0"),
         (lambda: ranker_of(["bi"], n_retrieved=0), "n_retrieved is 0; give 1 or more"),
         (lambda: Ranker([(part("bi")[0], (1.0,)), *[part("poly")] * 2]), "two attentions cannot be one score"),
+        (lambda: Joined([WordEncoder("", several=True)] * 2), "^encoder 1 and encoder 2 both give a context several"),
         (lambda: Ranker([(part("poly")[0], (2.0,)), part("bi")]).score(["hi"], [["a"]]), "so its weight is 1"),
         (lambda: LexicalTerm(BM25()), "needs word statistics; call fit"),
         (lambda: Replies(ranker_of(["words"]), None), "has no vectors to index"),  # type: ignore[arg-type]
@@ -457,6 +494,10 @@ def test_networks_give_the_same_scores_everywhere(
     loaded = polyrank.load(tmp_path / "ranker")
     assert (loaded.fingerprint, loaded.name) == (made.fingerprint, str(tmp_path / "ranker"))
     assert len(loaded.networks) == 3
+    for name in (tmp_path / "ranker", tiny_encoders["bi"], f"untuned:{tiny_backbone}"):
+        for precision in ("fp32", "bf16"):
+            assert polyrank.load(name, precision=precision).precision == precision  # type: ignore[arg-type]  # a name
+            assert load_encoder(name, precision=precision).precision == precision  # type: ignore[arg-type]
     context = Context(("hello", "my wifi is down"))
     (wanted,) = made.score([context], [texts])
     np.testing.assert_array_equal(loaded.score([context], [texts])[0], wanted)

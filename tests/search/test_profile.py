@@ -116,6 +116,10 @@ def test_a_damaged_or_foreign_profile_is_ignored_and_can_be_replaced(folder: Pat
             assert load_profile() == shipped_profile(), data
             save_profile(OTHER)
             assert load_profile() == OTHER
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("XDG_CACHE_HOME")
+        patch.setattr(Path, "home", lambda: exec("raise RuntimeError"))  # of a user without a home directory
+        assert load_profile() == shipped_profile()
     folder.rename(tmp_path / "away")
     folder.write_text("a file where the folder should be")
     with pytest.MonkeyPatch.context() as patch:

@@ -102,6 +102,8 @@ def test_greetings_without_a_name(text: str) -> None:
          {"email": "a@b.example", "customer": "Zoe", "agent": "Sam"}),
         (["Mon numéro est le 06 12 34 56 78, je m'appelle Zoe\u0308."], {"phone": "06 12 34 56 78", "customer": "Zoë"}),
         (["My order is {order}"], {}),
+        (["Lindenstraße 5, 10115 Berlin", "ok", "LINDENSTRASSE 5, 10115 Berlin"],
+         {"address": "Lindenstraße 5, 10115 Berlin"}),
         (["Where is AR-12345?", *["ok"] * (TURNS - 1)], {"order": "AR-12345"}),
         (["Where is AR-12345?", *["ok"] * TURNS], {}),
         (["ok"] * TURNS + ["Where is AR-12345?"], {"order": "AR-12345"}),
@@ -264,6 +266,8 @@ def test_a_context_gets_replies_in_its_language_and_one_greeting(tmp_path: Path)
         assert (german, english) == ({*texts["de"], "x"}, {*texts["en"], "x"})
         assert unclear == {*texts["de"], *texts["en"], "x"}
         assert len(replies.answer("Where is my parcel?", 9, any_language=True).ranked) == 9
+        assert len(replies.respond(["Where is my parcel?"], 9, any_language=True)[0]) == 9
+        assert [len(replies.respond(["ok"], 9, allow_echo=echo)[0]) for echo in (False, True)] == [8, 9]
         assert {r.id for r in replies.answer("Where is it now?", 9, filter='kind = "greeting"').ranked} < {*texts["en"]}
         french = replies.answer("Où est donc mon colis ?", 9).ranked  # in no language of the catalogue
         assert len(french) == 9

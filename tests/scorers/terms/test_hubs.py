@@ -51,6 +51,9 @@ def test_vectors_of_both_sides_have_about_the_size_of_the_encoders() -> None:
     of_replies = np.abs(searched.encode_candidates(REPLIES)).max() / np.abs(encoder.encode_candidates(REPLIES)).max()
     assert 0.1 < of_contexts < 10
     assert 0.01 < of_replies < 10
+    silent = Hubs(encoder, np.zeros((2, 1, 8), np.float32), np.ones((2, 1), np.bool_), scale=1.0).encoder((1.0,))
+    assert silent is not None
+    assert silent.score_pool(CONTEXTS[:1], REPLIES).tolist() == [[0.0] * len(REPLIES)]
 
 
 def test_the_fingerprint_depends_on_all_that_determines_a_score() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from polyrank import BM25, Example, TfIdf
+from polyrank.errors import UsageError
 from polyrank.scorers.lexical import LexicalScorer
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.terms.lexical import LexicalTerm
@@ -39,3 +40,5 @@ def test_named_scorers_are_fitted_to_the_candidates_of_the_lists() -> None:
     named = BM25()
     assert named.fitted_to(lambda: TEXTS) is not named
     assert not named.is_fitted
+    with pytest.raises(UsageError, match="the lexical scorer was not fitted; call fit with texts like those to rank"):
+        _ = named.statistics
