@@ -65,6 +65,8 @@ def test_a_list_has_at_least_one_reply(made: Path, folder: str) -> None:
         for k in (0, -1):
             with pytest.raises(UsageError, match=f"k is {k}; request at least one reply"):
                 replies.answer("thanks", k)
+        with pytest.raises(UsageError, match=r"k = 2\.5 is float; give a whole number"):
+            replies.answer("thanks", 2.5)  # type: ignore[arg-type]
 
 
 def texts(replies: polyrank.Replies) -> list[str]:

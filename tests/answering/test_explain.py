@@ -94,7 +94,10 @@ def check_form(why: Explanation, context: Context, candidate: str) -> None:
             texts = context.background if token.turn is None else context.turns[token.turn : token.turn + 1]
             assert token.text in {"" if token.turn is None else None, *(t[token.start : token.end] for t in texts)}
         assert 1 <= len(vector.tokens) <= TOKENS_SHOWN
+    weights = [vector.weight for vector in why.vectors]
+    assert weights == sorted(weights, reverse=True)
     for part in (*why.turns, *why.background):
+        assert part.read or part.text.strip()  # nothing is missing in a blank text
         assert part.read or (part.share == 0 and not any(token.read for token in part.tokens))
     assert json.loads(json.dumps(why.as_dict(), allow_nan=False))["score"] == why.score
 
@@ -369,6 +372,7 @@ def test_words_of_texts_without_spaces() -> None:
     assert [(a, b) for a, b in words_of(" wifi  is 不通\t!")] == [(1, 5), (7, 9), (10, 11), (11, 12), (13, 14)]
     assert CORPUS[0][slice(*next(words_of(CORPUS[0])))] == "my"
     assert list(words_of(" \n")) == []
+    assert list(words_of("のアx")) == [(0, 1), (1, 2), (2, 3)]
 
 
 # by leaving out

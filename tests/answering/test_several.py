@@ -222,6 +222,9 @@ def test_the_best_reply_is_explained_as_a_template_and_by_a_filter_in_any_form(t
                 assert why.score == pytest.approx(best.score, abs=1e-5)
                 same = polyrank.explain(replies, "Where is AR-12345", pool[0].text, filter=given)
                 assert same.parts["2 counts"].score == pytest.approx(np.log1p(count))
+        for n in (1, 3):
+            short = replies.explain("Where is it", "it is here", max_words=n).parts["1 words"]
+            assert (len(short.candidate.tokens), len(short.turns[0].tokens)) == (n, n)
 
 
 def test_a_count_is_the_largest_of_all_pages(tmp_path: Path) -> None:
@@ -232,6 +235,9 @@ def test_a_count_is_the_largest_of_all_pages(tmp_path: Path) -> None:
         assert replies.count("ok") == 5000
         assert replies.count("ok", read_filter("count < 2000")) == 1999
         assert replies.count("ko") == 0
+    polyrank.build_index(tmp_path / "long", model, [Candidate("a", "ok " * 500, {"count": 3})])
+    with Replies(model, open_index(tmp_path / "long")) as replies:
+        assert (replies.count("ok " * 500), replies.count("ok " * 499)) == (3, 0)
 
 
 def test_counts_are_sums_of_what_was_said_and_what_was_sent_however_many_change_at_once(
@@ -266,6 +272,13 @@ def test_a_build_reports_each_part_that_has_new_texts(tmp_path: Path, monkeypatc
     pool = [Candidate(str(n), text) for n, text in enumerate(texts)]
     polyrank.build_index(tmp_path / "i", WordEncoder("words"), pool, progress=lambda *done: reported.append(done))
     assert reported == [(2, 3), (3, 3)]
+    with pytest.raises(UsageError, match="was not loaded by a name, so the index could not load it again; give name="):
+        polyrank.build_index(tmp_path / "none", WordEncoder(""), pool)
+    polyrank.build_index(tmp_path / "named", WordEncoder("words"), pool, name="other", ann="flat")
+    assert [open_index(tmp_path / name).model for name in ("i", "named")] == ["words", "other"]
+    for mode, ways in (("exact", "plain"), ("approximate", "shortlist"), (None, "plain")):
+        with polyrank.open(tmp_path / "named", model=WordEncoder("words"), mode=mode) as replies:  # type: ignore[arg-type]
+            assert replies.answer("a").ways == (ways,)
 
 
 def test_replaced_candidates_keep_the_count_and_the_vector_of_the_same_text_only(

@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,14 +182,26 @@ def test_an_unfaithful_export_is_refused(tmp_path: Path, tiny_backbone: Path) ->
         check_export(path, "onnx")
 
 
-def test_scorers_that_disagree_have_a_low_cosine(tmp_path: Path, tiny_backbone: Path) -> None:
-    first = load(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_init="normal"))
+def test_scorers_that_disagree_have_a_low_cosine(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
+    first: Any = load(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_init="normal"))
     same = load(tmp_path / "a")
     other = load(make(tmp_path / "b", tiny_backbone, PolyConfig, n_codes=3, code_init="normal", seed=1))
     fewer = load(make(tmp_path / "c", tiny_backbone, PolyConfig, n_codes=2, code_init="normal"))
     assert worst_cosine(first, same, CONTEXTS, CANDIDATES) == pytest.approx(1)
     assert worst_cosine(first, other, CONTEXTS, CANDIDATES) < 0.999
     assert worst_cosine(first, fewer, CONTEXTS, CANDIDATES) == -1
+    for factor, cosine in ((2, 1), (-1, -1), (np.nan, -1)):  # of the candidates alone
+
+        def encode(texts: list[str], factor: float = factor) -> Any:
+            return first.encode_candidates(texts) * np.float32(factor)
+
+        exported: Any = SimpleNamespace(encode_contexts=first.encode_contexts, encode_candidates=encode)
+        assert worst_cosine(first, exported, CONTEXTS, CANDIDATES) == pytest.approx(cosine)
+    pairs: Any = load(cross)
+    scores = pairs.score(CONTEXTS, [CANDIDATES] * len(CONTEXTS))
+    for rows, cosine in (([row + 5 for row in scores], 1), ([*scores[:2], -scores[2], scores[3]], -1)):
+        exported = SimpleNamespace(score=lambda *_, rows=rows: rows)  # ranks do not change, or those of one context do
+        assert worst_cosine(pairs, exported, CONTEXTS, CANDIDATES) == pytest.approx(cosine, abs=1e-4)
 
 
 def test_a_missing_export_or_library_is_named(
@@ -292,6 +305,47 @@ def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_back
     found = theirs.encode(CANDIDATES[:4], show_progress_bar=False)
     np.testing.assert_allclose(2.0 * found, load_encoder(path).encode_candidates(CANDIDATES[:4]), atol=1e-4)
     assert theirs.similarity_fn_name == "cosine"
+
+
+def test_each_tower_is_the_route_of_its_side(tmp_path: Path, tiny_backbone: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    config: Any = BiConfig(backbone=str(tiny_backbone), projection_dim=8, reduction="mean")
+    model, texts, _ = new_model(config, POLICY, seed=1, sample=CANDIDATES)
+    with torch.no_grad():
+        model.candidate_tower.projection.weight.mul_(-2)  # type: ignore[union-attr, operator]
+    save_model(tmp_path / "m", model, texts, config)
+    export_to_sentence_transformers(tmp_path / "m", tmp_path / "st")
+    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu", local_files_only=True)
+    own, some = load_encoder(tmp_path / "m"), CANDIDATES[:3]
+    np.testing.assert_allclose(theirs.encode_query(some), own.encode_contexts(some)[0][:, 0], atol=1e-4)
+    np.testing.assert_allclose(theirs.encode_document(some), own.encode_candidates(some), atol=1e-4)
+
+
+def test_text_settings_that_the_library_lacks_are_refused_and_prompts_are_exported(
+    tmp_path: Path, tiny_backbone: Path
+) -> None:
+    def saved(name: str, kind: Any, **policy: Any) -> Path:
+        config, whole = kind(backbone=str(tiny_backbone)), replace(POLICY, **policy)
+        save_model(tmp_path / name, *new_model(config, whole, seed=1, sample=CANDIDATES))
+        return tmp_path / name
+
+    shared: Any = partial(BiConfig, shared_towers=True, reduction="mean")
+    for kind, policy in (
+        (shared, {"slots": True}),
+        (CrossConfig, {"start_candidate_of_pair": True}),
+        (CrossConfig, {"candidate_prefix": "the "}),
+    ):
+        (key,) = policy
+        with pytest.raises(UsageError, match=rf"sets text\.{key}, which sentence-transformers does not have;"):
+            export_to_sentence_transformers(saved(key, kind, **policy), tmp_path / "st")
+        shutil.rmtree(tmp_path / key)
+    prompts = {"context_prefix": "my ", "candidate_prefix": "the "}
+    for kind, policy in ((shared, prompts), (CrossConfig, {"context_prefix": "my "})):
+        own = saved(str(len(policy)), kind, **policy)
+        export_to_sentence_transformers(own, tmp_path / f"st{len(policy)}")
+        lists = [["wifi", "the light"]] * 2
+        found, wanted = (load(path).score(["hi", "router"], lists) for path in (tmp_path / f"st{len(policy)}", own))
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize(

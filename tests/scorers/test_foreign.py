@@ -263,6 +263,15 @@ def test_a_dense_layer_without_an_activation_has_a_tanh(bi: Path) -> None:
         np.testing.assert_array_equal(load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS), scores)
 
 
+def test_vectors_that_the_files_cut_are_other_vectors(bi: Path) -> None:
+    whole = load_encoder(bi, device="cpu")
+    short = load_encoder(
+        edited(bi, "config_sentence_transformers.json", lambda v: v | {"truncate_dim": 4}), device="cpu"
+    )
+    assert (whole.dimension, short.dimension) == (8, 4)
+    assert whole.fingerprint != short.fingerprint
+
+
 def test_a_classifier_that_states_no_labels_has_the_two_of_its_library(network: Any) -> None:
     folder = network("Bert", "ForSequenceClassification", num_labels=2)
     before = load(folder, device="cpu").score(QUERIES, [DOCUMENTS] * len(QUERIES))

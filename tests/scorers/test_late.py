@@ -384,7 +384,7 @@ def test_a_late_cross_encoder_corrects_its_first_stage(
     lists = read_examples(word_task["valid"]).examples
     late, bi = load_stage(result.model), polyrank.load(first)
     assert isinstance(late, LateScorer)
-    assert late.corrects == bi.fingerprint
+    assert (late.corrects, late.first_stage) == (bi.fingerprint, str(first))
     document, stated = read_config(result.model), {"scale": 2.0, "offset": -1.0, "error": 0.1}
     metadata = {**document["metadata"], RELEVANCE: stated}
     (result.model / MODEL.file).write_bytes(seal({**document, "metadata": metadata}, MODEL))

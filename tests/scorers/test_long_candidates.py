@@ -44,6 +44,13 @@ def test_runs_cover_a_text_overlap_and_fit(sizes: list[int], budget: int, betwee
             assert sentence in [text[start:end] for start, end in alone]
 
 
+def test_a_text_without_spaces_is_split_between_sentences() -> None:
+    text = "你好吗。我很好！谢谢你？好"
+    runs, alone = split(text, [(at, at + 1) for at in range(len(text))], 4)
+    assert [text[start:end] for start, end in alone] == ["你好吗。", "我很好！", "谢谢你？", "好"]
+    assert [text[start:end] for start, end in runs] == ["你好吗。", "我很好！", "谢谢你？", "好"]
+
+
 def scorers(tiny_encoders: dict[str, Path], tiny_backbone: Path) -> dict[str, Scorer]:
     bi = polyrank.load(str(tiny_encoders["bi"]))
     policy = TextPolicy(max_context_tokens=32, max_candidate_tokens=16)

@@ -184,6 +184,9 @@ def test_a_users_object_scores_by_itself_or_by_its_vectors() -> None:
     undecided_class = type("Named", (Own,), {"encode_contexts": None, "encode_candidates": None})
     named = as_scorer(undecided_class(scores=[[5.0]]))  # without a dimension, it only scores
     assert (named.score(["hi"], [["a"]])[0].tolist(), named.name, repr(named)) == ([5], "Named", "OwnScorer('Named')")
+    for kind, shown in ((Own, "OwnScorer('mine')"), (OwnVectors, "OwnEncoder('mine', 2 dimensions)")):
+        known = as_scorer(type("Known", (kind,), {"name": "mine", "fingerprint": "f1"})())
+        assert (known.fingerprint, repr(known)) == ("f1", shown)
 
 
 def test_a_users_object_that_returns_other_shapes_is_refused() -> None:

@@ -289,6 +289,10 @@ def test_counts_of_candidates_take_the_place_of_those_of_their_texts() -> None:
     assert changed["0"] - plain["0"] == pytest.approx(2 / 7 * (np.log1p(50) - np.log1p(was)), abs=1e-5)
     assert {id_: changed[id_] for id_ in "12345"} == pytest.approx({id_: plain[id_] for id_ in "12345"}, abs=1e-5)
     assert Ranker([part("bi"), (COUNTS, (0.5,)), (COUNTS, (0.25,))]).prior == 0.75
+    for value, count in (("many", 0), ("50", 50), (-3, 0), (2.5, 2.5)):
+        counted = [replace(candidates[0], metadata={"count": value}), *candidates[1:]]
+        (score,) = [reply.score for reply in ranker.rank("my wifi", counted) if reply.id == "0"]
+        assert score - plain["0"] == pytest.approx(2 / 7 * (np.log1p(count) - np.log1p(was)), abs=1e-5)
 
 
 def test_two_terms_of_counts_add_up_everywhere() -> None:
@@ -494,6 +498,8 @@ def test_networks_give_the_same_scores_everywhere(
     loaded = polyrank.load(tmp_path / "ranker")
     assert (loaded.fingerprint, loaded.name) == (made.fingerprint, str(tmp_path / "ranker"))
     assert len(loaded.networks) == 3
+    mixed = [load_encoder(tiny_encoders[name], precision=p) for name, p in (("bi", "fp32"), ("poly", "bf16"))]  # type: ignore[arg-type]
+    assert Ranker([(EncoderTerm(one), (1.0,)) for one in mixed]).precision == "bf16, fp32"
     for name in (tmp_path / "ranker", tiny_encoders["bi"], f"untuned:{tiny_backbone}"):
         for precision in ("fp32", "bf16"):
             assert polyrank.load(name, precision=precision).precision == precision  # type: ignore[arg-type]  # a name

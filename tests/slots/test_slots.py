@@ -114,6 +114,8 @@ def test_greetings_without_a_name(text: str) -> None:
 )  # fmt: skip
 def test_the_values_that_a_context_tells(turns: list[str], known: dict[str, str]) -> None:
     assert values_of(Context(turns)) == known
+    others = {kind: value for kind, value in known.items() if kind not in ("customer", "agent")}
+    assert values_of(Context(["hi"], turns)) == others  # facts have values, and the names of nobody
 
 
 @pytest.mark.parametrize(

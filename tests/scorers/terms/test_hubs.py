@@ -88,6 +88,7 @@ def test_stored_contexts_that_do_not_fit_are_refused() -> None:
         (np.ones((2, 1, d + 1), np.float32), mask),
         (np.ones((3, 1, d), np.float32), mask),
         (np.ones((2, 1, d), np.float32), ~mask),
+        (np.ones((2, 1, d), np.float32), np.array([[True], [False]])),
         (np.ones((0, 1, d), np.float32), mask[:0]),
     ):
         with pytest.raises(ArtifactError, match="do not fit"):

@@ -38,7 +38,9 @@ def test_named_scorers_are_fitted_to_the_candidates_of_the_lists() -> None:
     assert first.fingerprint == LexicalTerm(BM25().fit(TEXTS)).fingerprint != second.fingerprint
     assert first.fingerprint != LexicalTerm(BM25().fit(TEXTS[:3])).fingerprint
     named = BM25()
-    assert named.fitted_to(lambda: TEXTS) is not named
+    fitted = named.fitted_to(lambda: TEXTS * 2)
+    assert fitted is not named
+    assert fitted.statistics == BM25().fit(TEXTS).statistics  # type: ignore[attr-defined]  # each text once
     assert not named.is_fitted
     with pytest.raises(UsageError, match="the lexical scorer was not fitted; call fit with texts like those to rank"):
         _ = named.statistics
