@@ -128,6 +128,13 @@ def test_each_diverse_reply_is_the_best_of_the_formula(seed: int, k: int, releva
         assert [int(reply.id) for reply in found] == sorted(chosen)
 
 
+def test_vectors_of_zeros_are_like_no_other() -> None:
+    ranked = [Ranked(text, text, score) for text, score in (("hello", 2.0), ("tea", 1.0), ("coffee", 0.0))]
+    similarity = vector_similarity(np.eye(3, 4, 1, np.float32) * np.array([[0], [1], [1]], np.float32))
+    assert similarity(0).tolist() == [0.0] * 3
+    assert [reply.text for reply in choose_diverse(ranked, 2, similarity)] == ["hello", "tea"]
+
+
 def test_capitals_are_names_only_in_a_text_that_is_not_in_capitals() -> None:
     texts = ["I HAVE SENT IT TODAY", "I HAVE LOST MY KEY", "we asked Ann and Bo", "we asked Al and Zoe", "We asked Al"]
     assert [[*map(near_copy_key, texts)].index(near_copy_key(text)) for text in texts] == [0, 1, 2, 2, 4]

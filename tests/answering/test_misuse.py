@@ -148,3 +148,5 @@ def test_an_answer_shows_all_its_replies_and_their_stages() -> None:
     assert frame["id"].tolist() == ["r0", "r1", "r2"]  # fields of metadata do not replace those of replies
     assert frame["tag"].tolist() == [0, 1, 2]
     assert [*frame.columns][:5] == ["id", "text", "score", "retrieval", "rerank"]
+    empty = polyrank.Answer((), None, abstained=True).to_pandas()
+    assert ([*empty.columns], len(empty)) == (["id", "text", "score"], 0)

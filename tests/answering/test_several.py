@@ -16,7 +16,7 @@ from polyrank.answering import build
 from polyrank.answering.build import add_to_index, update_counts
 from polyrank.answering.diversity import N_BEST, choose_diverse, word_similarity
 from polyrank.answering.replies import Replies
-from polyrank.errors import LockedError, UsageError
+from polyrank.errors import ArtifactError, LockedError, UsageError
 from polyrank.index import open_index, open_writer, read_filter
 from polyrank.ranking.abstention import Abstention
 from polyrank.records import Candidate, Context
@@ -115,6 +115,25 @@ def test_a_shortlist_is_reranked_and_all_others_follow(tmp_path: Path, k: int) -
             assert all(one.score > other.score for one, other in pairwise(found))
             ranked = {one.id: one.score for one in ranker.rank(context, pool)}
             assert [reply.score for reply in found] == pytest.approx([ranked[reply.id] for reply in found], abs=1e-4)
+
+
+class Broken(PairScorer):
+    """Its weights are damaged: it gives one candidate no number."""
+
+    def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        rows = super().score(contexts, candidates)
+        rows[-1][-1] = np.nan
+        return rows
+
+
+def test_a_reranker_that_gives_no_number_is_damaged(tmp_path: Path) -> None:
+    model = WordEncoder("words")
+    polyrank.build_index(tmp_path / "i", model, texts_of(6))
+    ranker = Ranker([(EncoderTerm(model), (1.0,)), (ScorerTerm(Broken()), (1.0,))], n_retrieved=3)
+    with Replies(ranker, open_index(tmp_path / "i")) as replies:
+        assert (replies.n_stages, Replies(model, replies.index).n_stages) == (2, 1)
+        with pytest.raises(ArtifactError, match="a score is not finite; the model's weights are damaged"):
+            replies.answer_all(["w1", "w2"], 2)
 
 
 def test_a_diverse_answer_may_have_more_replies_than_it_is_usually_chosen_from(tmp_path: Path) -> None:
@@ -235,9 +254,9 @@ def test_a_count_is_the_largest_of_all_pages(tmp_path: Path) -> None:
         assert replies.count("ok") == 5000
         assert replies.count("ok", read_filter("count < 2000")) == 1999
         assert replies.count("ko") == 0
-    polyrank.build_index(tmp_path / "long", model, [Candidate("a", "ok " * 500, {"count": 3})])
+    polyrank.build_index(tmp_path / "long", model, [Candidate("a", "ok " * 3500, {"count": 3})])
     with Replies(model, open_index(tmp_path / "long")) as replies:
-        assert (replies.count("ok " * 500), replies.count("ok " * 499)) == (3, 0)
+        assert (replies.count("ok " * 3500), replies.count("ok " * 3499)) == (3, 0)
 
 
 def test_counts_are_sums_of_what_was_said_and_what_was_sent_however_many_change_at_once(

@@ -589,7 +589,7 @@ def test_a_graph_index_proves_nothing_and_a_long_tail_ends_unproven(monkeypatch:
     assert not result.exact
     assert result.rows.tolist() == [0, 1, 2, 3, 4]
     assert engine.n_asked == 100
-    assert len(search_remote(context, mask, engine, 100)[0].rows) == 100
+    assert len(search_remote(context, mask, engine, 100)[0].rows) == engine.n_asked == 100
     with pytest.raises(UsageError, match="k is 101; a remote index returns 1 to 100"):
         search_remote(context, mask, engine, 101)
 

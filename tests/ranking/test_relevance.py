@@ -81,6 +81,7 @@ def test_lists_of_any_length_are_the_pairs_of_their_groups() -> None:
     assert alone == whole
     spread = fit_relevance(lists, right)  # each list alone is fitted or tested
     assert spread == fit_relevance(lists, right, range(60)) != whole
+    assert round(spread.error, 2) != spread.error == round(spread.error, 4)
 
 
 def test_the_tested_lists_are_drawn_from_all_places() -> None:

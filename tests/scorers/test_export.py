@@ -307,20 +307,6 @@ def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_back
     assert theirs.similarity_fn_name == "cosine"
 
 
-def test_each_tower_is_the_route_of_its_side(tmp_path: Path, tiny_backbone: Path) -> None:
-    library = pytest.importorskip("sentence_transformers")
-    config: Any = BiConfig(backbone=str(tiny_backbone), projection_dim=8, reduction="mean")
-    model, texts, _ = new_model(config, POLICY, seed=1, sample=CANDIDATES)
-    with torch.no_grad():
-        model.candidate_tower.projection.weight.mul_(-2)  # type: ignore[union-attr, operator]
-    save_model(tmp_path / "m", model, texts, config)
-    export_to_sentence_transformers(tmp_path / "m", tmp_path / "st")
-    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu", local_files_only=True)
-    own, some = load_encoder(tmp_path / "m"), CANDIDATES[:3]
-    np.testing.assert_allclose(theirs.encode_query(some), own.encode_contexts(some)[0][:, 0], atol=1e-4)
-    np.testing.assert_allclose(theirs.encode_document(some), own.encode_candidates(some), atol=1e-4)
-
-
 def test_text_settings_that_the_library_lacks_are_refused_and_prompts_are_exported(
     tmp_path: Path, tiny_backbone: Path
 ) -> None:

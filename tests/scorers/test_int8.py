@@ -150,7 +150,7 @@ def saved(path: Path, config: ModelConfig, *, wild: bool = False) -> Path:
             for name, weight in model.named_parameters():
                 if "dense" in name and weight.dim() == 2:
                     weight[:, 0] = 60 * weight.abs().max()
-    save_model(path, model, texts, config)
+    save_model(path, model, texts, config, metadata={"note": "kept"})
     return path
 
 
@@ -202,6 +202,7 @@ def test_a_record_lets_auto_use_int8_where_bf16_is_slow(
     assert read_record(path) == alike
     after = load_model(path)
     assert (after.fingerprint, after.config) == (before.fingerprint, before.config)
+    assert after.metadata["note"] == "kept"
     assert saved_scorer(path, device="cpu").precision == "int8"
     assert saved_scorer(path, device="cpu", precision="fp32").precision == "fp32"
     monkeypatch.setenv("POLYRANK_PRECISION", "fp32")

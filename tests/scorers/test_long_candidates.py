@@ -120,6 +120,16 @@ def test_each_of_several_long_candidates_counts_as_its_own_best_chunk(
     assert few.unread == {f"{LATE} again"}  # of those that are remembered
 
 
+def test_chunks_leave_room_for_the_prompt_of_candidates(tiny_backbone: Path) -> None:
+    policy = TextPolicy(
+        max_context_tokens=32, max_candidate_tokens=20, candidate_prefix="the light is red and my wifi "
+    )
+    scorer = make_scorer(*new_model(BiConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=["hi"])[:2])
+    for chunk in Chunked(scorer).chunks(Context((QUERY,)), LATE):
+        scorer.encode_candidates([chunk])
+    assert not scorer.cut[0].candidates
+
+
 def test_only_the_network_that_truncates_reads_chunks(tiny_backbone: Path) -> None:
     """A candidate is split if one of several networks would cut it, and counts of cut texts stay as they were."""
     config, policies = (

@@ -90,7 +90,7 @@ def test_counts_of_a_catalogue(tmp_path: Path) -> None:
     assert catalogue_counts(tmp_path / "replies.jsonl", default=1) == {"hello": 1}
     with pytest.raises(DataError, match="no field `count`; add a count to each reply"):
         catalogue_counts(tmp_path / "replies.jsonl")
-    for count in ('"many"', "-1", "1.5", "true"):
+    for count in ('"many"', "-1", "1.5", "true", '"²"', '"1' + "0" * 18 + '"'):
         (tmp_path / "replies.jsonl").write_text(f'{{"text": "hello", "metadata": {{"count": {count}}}}}\n', "utf-8")
         with pytest.raises(DataError, match="give a number above 0"):
             catalogue_counts(tmp_path / "replies.jsonl")

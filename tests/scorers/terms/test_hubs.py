@@ -74,6 +74,10 @@ def test_the_fingerprint_depends_on_all_that_determines_a_score() -> None:
     assert again.fingerprint == terms[0].fingerprint
     assert again.contexts is not terms[2].contexts
     assert Hubs.encoded(encoder, CONTEXTS, scale=2.0).contexts is again.contexts  # encoded once in a row
+    encoder.fingerprint = ""  # of a model in training, whose weights change
+    before = Hubs.encoded(encoder, CONTEXTS, scale=1.0)
+    encoder.seed = 2
+    assert not np.array_equal(Hubs.encoded(encoder, CONTEXTS, scale=1.0).contexts, before.contexts)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
