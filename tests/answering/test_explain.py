@@ -683,8 +683,9 @@ def test_an_index_explains_by_id_by_text_or_its_best(index: Path) -> None:
         assert replies.explain("my wifi", filter='team = "billing"').candidate.text == "the bill is high"
         with pytest.raises(UsageError, match="has no candidate 'd'; use an id that polyrank respond prints"):
             replies.explain("my wifi", candidate_id="d")
-        with pytest.raises(UsageError, match="excludes a text; give one of them"):
-            replies.explain("my wifi", "thanks", candidate_id="a")
+        for text in ("thanks", ""):
+            with pytest.raises(UsageError, match="candidate_id = 'a' excludes a text; give one of them"):
+                replies.explain("my wifi", text, candidate_id="a")
         with pytest.raises(UsageError, match="no reply matches, so none can be explained"):
             replies.explain("wifi", filter='team = "nobody"')
 

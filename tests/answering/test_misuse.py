@@ -12,7 +12,7 @@ import pytest
 
 import polyrank
 from polyrank.config.recipe import recipe_from_dict
-from polyrank.errors import ConfigError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index, write_index
 from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
@@ -59,7 +59,9 @@ def test_an_index_moves_together_with_its_model(tiny_encoders: dict[str, Path], 
         assert replies.answer("hi").ranked
     was = re.escape(str(after / "runs" / "model"))
     with pytest.raises(UsageError, match=rf"^nowhere does not exist, and .* \(it was built with {was}\); move it"):
-        polyrank.open(after / "indexes" / "support", model="nowhere")
+        polyrank.open(after / "indexes" / "support", model=Path("nowhere"))
+    with pytest.raises(ArtifactError, match=f"{before} is not an index: it does not exist; build an index with"):
+        polyrank.open(before)
     shutil.rmtree(after / "runs")
     with pytest.raises(UsageError, match="move it together with the index, or give the folder"):
         polyrank.open(after / "indexes" / "support")

@@ -15,6 +15,7 @@ from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summ
 from polyrank.ranking.abstention import Point, calibrate, coverage_curve, describe_curve
 from polyrank.ranking.frames import data_frame
 from polyrank.ranking.metrics import Group, Placement
+from polyrank.ranking.statistics import wilson
 from polyrank.tuning.intents import fit_threshold
 
 stats = pytest.importorskip("scipy.stats")
@@ -80,12 +81,13 @@ def test_an_interval_shrinks_with_the_root_of_the_number_of_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hits", "n"), [(0, 5), (1, 1), (3, 4), (50, 60), (97, 100), (0, 1), (700, 1000), (1000, 1000)]
+    ("hits", "n"), [(0, 69), (10, 10), (3, 4), (50, 60), (97, 100), (0, 1), (700, 1000), (1000, 1000)]
 )
 def test_the_lower_end_of_a_precision_equals_wilsons(hits: int, n: int) -> None:
     (point,) = coverage_curve(np.zeros(n), np.arange(n) < hits)
     want = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson").low
     assert point.low == pytest.approx(want, rel=1e-6, abs=1e-12)
+    assert {0: 0.0, n: 1.0}.get(hits) in (None, wilson(hits, n)[hits > 0])  # both ends are exact
     first, last = coverage_curve([1.0] * n + [0.0] * 3, [*(np.arange(n) < hits), True, False, True])
     assert first == replace(point, threshold=1.0, coverage=n / (n + 3))  # of the answers, not of the contexts
     more = stats.binomtest(hits + 2, n + 3).proportion_ci(0.95, method="wilson").low

@@ -251,12 +251,15 @@ def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> 
         ("config_sentence_transformers.json", {"prompts": {"query": "a ", "document": ""}}),
         ("config_sentence_transformers.json", {"prompts": {"query": "", "document": "a "}}),
     ]
-    copies = [shutil.copytree(folder, tmp_path / str(n)) for n in range(1 + len(ways))]
+    copies = [shutil.copytree(folder, tmp_path / str(n)) for n in range(3 + len(ways))]
+    for copied, side in zip(copies[-3:], ("query", "document"), strict=False):
+        (words,) = copied.glob(f"{side}_*/tokenizer.json")
+        words.write_text(words.read_text("utf-8").replace('"wifi"', '"wife"'), "utf-8")
     for copied, (file, changes) in zip(copies, ways, strict=False):
         edited(copied, file, **changes)
     fingerprints = [load(one, device="cpu").fingerprint for one in (folder, *copies)]
     assert fingerprints[0] == fingerprints[-1]
-    assert len({*fingerprints}) == 1 + len(ways)
+    assert len({*fingerprints}) == 3 + len(ways)
 
 
 def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
@@ -545,3 +548,7 @@ def test_a_long_message_of_one_side_keeps_its_template(tmp_path: Path) -> None:
     assert context[:3] == candidate[:3] == texts.context_ids(Context(("hello",)))[:3]  # <s>user:
     assert context[-1] == candidate[-1] == texts.subwords.end_id
     assert len(found.score(QUERIES, [DOCUMENTS] * 4)[0]) == len(DOCUMENTS)
+    fingerprints = [load(folder, device="cpu").fingerprint]
+    for file in folder.rglob("chat_template.jinja"):
+        file.write_text(file.read_text("utf-8").replace("m.role", "m.role | upper"), "utf-8")
+    assert load(folder, device="cpu").fingerprint not in fingerprints  # another template makes other vectors
