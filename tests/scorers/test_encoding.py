@@ -526,6 +526,10 @@ def test_an_encoder_with_fewer_dimensions_is_another_one(tiny_encoders: dict[str
     assert len({whole.fingerprint, eight.fingerprint, cut(4).fingerprint}) == 3
     assert eight.fingerprint == cut(8).fingerprint
     np.testing.assert_allclose(cut(whole.dimension).encode_candidates(["hi"]), whole.encode_candidates(["hi"]))
+    kept = cut()
+    kept.encode_candidates(["hello"])
+    kept.truncate(8)
+    np.testing.assert_array_equal(kept.encode_candidates(["hello"]), eight.encode_candidates(["hello"]))
     vectors = whole.encode_candidates(["hello", "restart the router"])[:, :8]
     found = eight.encode_candidates(["hello", "restart the router"])
     assert found.shape == (2, 8)

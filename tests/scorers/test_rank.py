@@ -136,6 +136,16 @@ def test_candidates_that_cannot_be_ranked() -> None:
 
     with pytest.raises(ArtifactError, match="a score is not finite"):
         Broken().rank("a", TEXTS)
+
+    class Short(Scorer):
+        def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+            return [np.ones(len(texts) - 1, np.float32) for texts in candidates]
+
+    for call in (lambda: Short().rank("a", TEXTS), lambda: Short().score_pool(["a", "b"], TEXTS)):
+        with pytest.raises(
+            UsageError, match=r"Short\(\) returned scores of shape \[4\] for \[5\] candidates; return one"
+        ):
+            call()
     reranker = Broken()
     reranker.corrects = "f" * 64
     with pytest.raises(UsageError, match="only corrects an encoder's scores; use what polyrank"):

@@ -70,7 +70,7 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder], Encoder):
             raise UsageError(f"truncate_dim = {dimension} is above the model's {self.dimension} dimensions; lower it")
         else:
             self.model.truncate(dimension)
-            self.dimension = dimension
+            self.dimension, self._remembered = dimension, {}
             self.fingerprint = hashlib.sha256(f"{self.fingerprint} {dimension}".encode()).hexdigest()
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:

@@ -87,7 +87,8 @@ def test_counts_of_a_catalogue(tmp_path: Path) -> None:
     (tmp_path / "twice.csv").write_text("id,text,count\na,hello,3\nb,bye,4\nc,hello,5\n", "utf-8")
     assert catalogue_counts(tmp_path / "twice.csv") == {"hello": 8, "bye": 4}
     (tmp_path / "replies.jsonl").write_text('{"text": "hello"}\n', "utf-8")
-    assert catalogue_counts(tmp_path / "replies.jsonl", default=1) == {"hello": 1}
+    for default in (1, 0):
+        assert catalogue_counts(tmp_path / "replies.jsonl", default=default) == {"hello": default}
     with pytest.raises(DataError, match="no field `count`; add a count to each reply"):
         catalogue_counts(tmp_path / "replies.jsonl")
     for count in ('"many"', "-1", "1.5", "true", '"²"', '"1' + "0" * 18 + '"'):
