@@ -12,7 +12,7 @@ import torch
 
 import polyrank
 from polyrank.bench import bench_responding, describe_machine, profile
-from polyrank.bench.machine import median_seconds
+from polyrank.bench.machine import FLAGS, median_seconds
 from polyrank.bench.responding import mixtures
 from polyrank.errors import UsageError
 from processes import run
@@ -40,13 +40,14 @@ def test_rows_of_encoders_and_of_models_that_only_score() -> None:
 
 def test_times_are_those_of_the_stated_numbers_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock with which each encoded or scored text takes a second."""
-    now, convert = [0.0], type(polyrank.load("shipped:convert"))
+    now, convert, n_words = [0.0], type(polyrank.load("shipped:convert")), set[int]()
 
     def count_texts(kind: type, name: str) -> None:
         work = getattr(kind, name)
 
         def timed(self: Any, *texts: Any) -> Any:
             now[0] += sum(map(len, texts[-1])) if len(texts) > 1 else len(texts[0])
+            n_words.update(len(one.turns[-1].split()) for one in texts[0] if isinstance(one, polyrank.Context))
             return work(self, *texts)
 
         monkeypatch.setattr(kind, name, timed)
@@ -64,15 +65,17 @@ def test_times_are_those_of_the_stated_numbers_of_texts(monkeypatch: pytest.Monk
         ("answer", 300, 1000.0, 1.0),
         ("score", 100, 100_000.0, 1.0),
     ]
+    assert n_words == {9}
 
 
 def test_mixtures_have_the_norms_of_vectors() -> None:
     vectors = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
-    many = mixtures(vectors, 90)
+    many = mixtures(vectors, 9000)  # more than are mixed at a time
     np.testing.assert_array_equal(many[:20], vectors)
     np.testing.assert_array_equal(mixtures(vectors, 7), vectors[:7])
-    norms = np.linalg.norm(vectors, axis=1)
-    assert all(np.isclose(norms, norm, rtol=1e-5).any() for norm in np.linalg.norm(many, axis=1))
+    norms, found = np.linalg.norm(vectors, axis=1), np.linalg.norm(many, axis=1)
+    assert np.isclose(found[:, None], norms, rtol=1e-5).any(1).all()
+    assert len(np.unique(many.round(4), axis=0)) > 8000  # the others are mixtures of a vector and itself
 
 
 def test_forms_take_turns_and_have_the_median_of_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +97,15 @@ def test_a_cost_by_columns_is_split_into_that_of_none_and_that_of_each() -> None
     assert profile._sloped(lambda n: 0.5 * n, 2) == pytest.approx((1e-4, 0.5 * unit))
 
 
+def test_a_hundred_texts_are_enough_for_each_backend_and_device() -> None:
+    reported: list[str] = []
+    with pytest.raises(UsageError, match="bm25 has no onnx export"):
+        bench_responding(["bm25"], TEXTS[:100], backends=("torch", "onnx"), repeats=1, progress=reported.append)
+    assert reported == ["bm25", "bm25 onnx"]
+    with pytest.raises(UsageError, match="device 'nowhere' is unknown"):
+        bench_responding(["shipped:convert"], TEXTS, device="nowhere")
+
+
 @pytest.mark.parametrize("wrong", [{"sizes": (5, 0)}, {"repeats": 0}, {"n_words": 0}])
 def test_counts_below_1_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"\(here 110\), and sizes and counts of 1 or more"):
@@ -104,6 +116,9 @@ def test_the_machine_is_this_one() -> None:
     machine = describe_machine()
     assert machine["cores"] == len(os.sched_getaffinity(0))
     assert machine["threads"] == torch.get_num_threads()
+    assert machine["system"] == f"{os.uname().sysname} {os.uname().machine}"
+    known = Path("/proc/cpuinfo").read_text().split()
+    assert machine["flags"] == [flag for flag in FLAGS if flag in known]
     lines = Path("/proc/meminfo").read_text().splitlines()
     assert machine["memory_gb"] == pytest.approx(int(lines[0].split()[1]) * 1024 / 1e9, abs=0.1)
     assert {"python", "polyrank", "numpy", "torch"} <= set(machine["versions"])

@@ -1,6 +1,7 @@
 """The number of threads of a computation on a shared machine."""
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -298,12 +299,13 @@ INTEL = "processor : 0\nmodel name\t: A Processor @ 2 GHz: fast\nflags\t\t: fpu 
 
 
 def test_the_flags_of_both_kinds_of_processors_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "processor", lambda: "")  # as on many systems
     for text, name, flags in ((ARM, None, {"fp", "asimd", "bf16", "i8mm"}),
                               (INTEL, "A Processor @ 2 GHz: fast", {"fpu", "avx2", "amx_bf16"})):  # fmt: skip
         monkeypatch.setattr(Path, "read_text", lambda self, *_, text=text: text)
         model, found = devices.cpu_info.__wrapped__()
         assert found == flags
-        assert model == name if name else model
+        assert model == (name or "unknown")
 
 
 def test_time_of_idle_cores_that_wait_for_a_disk_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +315,31 @@ def test_time_of_idle_cores_that_wait_for_a_disk_is_free(monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "read_text", lambda *_: "\n".join(["cpu 1 1 1 1 1", *lines, "", "intr 5"]))
     _, seconds = devices._Load._measure()
     assert seconds == pytest.approx(3 * 5 + time.process_time(), abs=0.5)
+
+
+def test_free_cores_are_those_since_the_last_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two cores, whose idle seconds and those of this process grow by known amounts."""
+    clock, idle, own = 100.0, 7.0, 3.0
+    monkeypatch.setattr(devices.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(devices.time, "process_time", lambda: own)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    ticks = os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(
+        Path, "read_text", lambda *_: f"cpu0 0 0 0 {ticks * idle / 2:.0f} 0\ncpu1 0 0 0 0 {ticks * idle / 2:.0f}"
+    )
+    load = devices._Load()
+    for seconds, idle_s, own_s, free in ((10, 19, 0, 2), (10, 0, 12, 1), (0.1, 0.2, 0, 1), (20, 2, 1, 0), (1, 0, 2, 2)):
+        clock, idle, own = clock + seconds, idle + idle_s, own + own_s
+        assert load.free() == free
+
+    def fail(*_: Any) -> str:
+        raise OSError("no /proc")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    load = devices._Load()
+    for seconds in (0.1, 1, 1000):  # other systems
+        clock += seconds
+        assert load.free() == os.cpu_count()
 
 
 PROCESSORS = {  # flags, and whether the processor can multiply in int8 and in bf16

@@ -3,10 +3,12 @@
 import csv
 import html
 import json
+import os
 import re
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +20,15 @@ import pytest
 import polyrank
 from polyrank import Fitted, RunResult
 from polyrank.config.names import SAMPLE
-from polyrank.errors import DataError, UsageError
+from polyrank.errors import DataError, LockedError, UsageError
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
 from polyrank.fitting.recipes import planned_trainings
 from polyrank.fitting.report import Line, answers_of, report_text, result_of, write_report
 from polyrank.index import is_index
 from polyrank.scorers.lexical import corpus_of
+from polyrank.scorers.terms.counts import Counts
+from polyrank.storage.lock import hold
+from polyrank.training.signals import InterruptedTraining
 from processes import run
 from servers import serving
 from small_start import make_package, start_small
@@ -267,12 +272,14 @@ def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
     assert [one["context"] for one in few_shown] == [
         next(context for context, *_, right in answers if right is wanted) for wanted in (True, False)
     ]
-    bm25 = polyrank.evaluate(polyrank.load("bm25", corpus=corpus_of(data.lists)), data.lists)
-    metrics = polyrank.summarise(bm25)["metrics"]
-    line = report["lines"][0]["metrics"]
-    assert {name: line[name]["mean"] for name in line} == pytest.approx(
-        {name: metrics[name] for name in ("MRR", "R@1")}
-    )
+    said = Counter(example.response or "" for example in data.pairs)
+    frequency = polyrank.Ranker([(Counts.of(said), (1.0,))])
+    for number, baseline in enumerate((polyrank.load("bm25", corpus=corpus_of(data.lists)), frequency)):
+        metrics = polyrank.summarise(polyrank.evaluate(baseline, data.lists))["metrics"]
+        line = report["lines"][number]["metrics"]
+        assert {name: line[name]["mean"] for name in line} == pytest.approx(
+            {name: metrics[name] for name in ("MRR", "R@1")}
+        )
     bm25 = polyrank.evaluate(polyrank.load("bm25", corpus=corpus_of(data.tests)), data.tests)
     assert polyrank.summarise(bm25)["metrics"] == pytest.approx(report["test"]["BM25"]["metrics"])
     kept = [one["step"] for one in report["lines"] if one["kept"]]
@@ -302,10 +309,18 @@ def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(
     assert again.report["settings"]["used"] == pytest.approx(earlier / 60)
 
 
-def test_a_request_to_end_finishes_nothing(stopped: tuple[Path, Fitted]) -> None:
-    folder, _ = stopped
-    with pytest.raises(KeyboardInterrupt):
-        polyrank.fit(folder / "data", folder / "support", resume=True, show=stop_at("words", signal.SIGTERM))
+def test_a_request_to_end_finishes_nothing_and_neither_does_one_without_a_model(stopped: tuple[Path, Fitted]) -> None:
+    folder, fitted = stopped
+    before = (fitted.folder / "report.json").stat().st_mtime_ns
+
+    def end_training(line: Line) -> None:
+        if line.step == "words":
+            raise InterruptedTraining(signal.SIGTERM, "runs/bi")
+
+    for show in (stop_at("words", signal.SIGTERM), end_training, stop_at("BM25")):
+        with pytest.raises((KeyboardInterrupt, InterruptedTraining)):
+            polyrank.fit(folder / "data", folder / "support", resume=True, show=show)
+    assert (fitted.folder / "report.json").stat().st_mtime_ns == before
 
 
 def test_a_folder_of_split_is_read_where_it_is(stopped: tuple[Path, Fitted], tmp_path: Path) -> None:
@@ -322,6 +337,8 @@ def test_an_earlier_fit_and_other_files_stay(tmp_path: Path) -> None:
             polyrank.fit(SAMPLE, tmp_path, overwrite=overwrite)
     with pytest.raises(UsageError, match="0 minutes"):
         polyrank.fit(SAMPLE, tmp_path / "new", minutes=0)
+    with pytest.raises(UsageError, match=r"30 minutes, 0 ms, .*; give numbers above 0"):
+        polyrank.fit(SAMPLE, tmp_path / "new", ms=0)
     with pytest.raises(UsageError, match="0 trainings at once; give numbers above 0"):
         polyrank.fit(SAMPLE, tmp_path / "new", at_once=0)
     with pytest.raises(UsageError, match=r"none\.jsonl does not exist"):
@@ -338,11 +355,33 @@ def test_data_that_cannot_be_read_leave_nothing_in_the_way(tmp_path: Path) -> No
         assert not (tmp_path / "new").exists()
 
 
-def test_an_earlier_fit_is_continued_or_replaced(stopped: tuple[Path, Fitted]) -> None:
-    _, fitted = stopped
+def test_an_earlier_fit_is_continued_or_replaced(
+    stopped: tuple[Path, Fitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fitted = stopped
     with pytest.raises(UsageError, match=r"holds a fit; pass `resume=True` to continue it, or `overwrite=True`"):
         polyrank.fit(SAMPLE, fitted.folder)
+    with pytest.raises(UsageError, match=r"none\.jsonl does not exist"):
+        polyrank.fit(tmp_path / "none.jsonl", fitted.folder, resume=True)
+    with (
+        hold(fitted.folder / "fit.lock", "the test has it"),
+        pytest.raises(LockedError, match=rf"support is being fitted in by process {os.getpid()}; wait until"),
+    ):
+        polyrank.fit(folder / "data", fitted.folder, overwrite=True)
     assert (fitted.folder / "report.json").exists()
+    for name in ("index", "ranker", "data", "runs/bi", "scores", "steps"):
+        (tmp_path / "old" / name).mkdir(parents=True)
+        (tmp_path / "old" / name / "file").touch()
+    for name in ("chats.jsonl", "replies.jsonl", "report.md", "fit.lock"):
+        (tmp_path / "old" / name).touch()
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)  # this process takes no time
+    for train in (polyrank.train, lambda *_, **__: list[RunResult]()):
+        with pytest.raises(KeyboardInterrupt):
+            polyrank.fit(folder / "data", tmp_path / "old", overwrite=True, show=stop_at("BM25"), train=train)
+        seconds = json.loads((tmp_path / "old" / "steps" / "data.json").read_text("utf-8"))["seconds"]
+        assert (seconds > 0) == (train is not polyrank.train)  # a cluster's time counts as it passes
+    left = {str(path.relative_to(tmp_path / "old")) for path in (tmp_path / "old").rglob("*")}
+    assert left == {"fit.lock", "replies.jsonl", "steps", "steps/baselines.json", "steps/data.json"}
 
 
 def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:
@@ -351,6 +390,7 @@ def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:
     with (tmp_path / "export.csv").open("w", newline="", encoding="utf-8") as file:
         rows = [[one["id"], turn["speaker"], turn["text"]] for one in said for turn in one["turns"]]
         csv.writer(file).writerows([["ticket", "sender", "message"], *rows])
+    (tmp_path / "chats.jsonl").write_text("half", "utf-8")  # of an earlier call, which was killed
     data = read(tmp_path / "export.csv", tmp_path)
     ids = {json.loads(row)["id"] for row in (tmp_path / "data" / "train.jsonl").read_text("utf-8").splitlines()}
     assert data.facts()["conversations"]["train"] == len(ids) < len(data.pairs)
@@ -382,6 +422,7 @@ def test_trainings_suit_the_data(
     assert all(kept.index(recipe) == n for n, recipe in enumerate(kept))  # each trains another model
     if planned[0].name == "Bi-encoder":
         names = [one.name for one in planned]
+        assert [one.like for one in planned if one.tables["model"]["kind"] == "bi"] == ["", *["bi"] * 4]
         again = recipes[names.index("Bi-encoder, another seed")]
         assert again.train.seeds != recipes[0].train.seeds
         assert replace(again, train=replace(again.train, seeds=recipes[0].train.seeds)) == recipes[0]

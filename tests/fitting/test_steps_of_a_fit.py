@@ -18,6 +18,7 @@ import pytest
 import polyrank
 from polyrank import RunResult, Tuning
 from polyrank.cli.training import TrainingDisplay
+from polyrank.data import split
 from polyrank.fitting.budget import Budget, make_clock
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts, repeated_share
 from polyrank.fitting.fit import FitRun
@@ -33,6 +34,10 @@ from polyrank.training.loop import FitResult
 from polyrank.tuning.selection import HeldOut
 from polyrank.tuning.threshold import NO_ANSWER, choose_hidden
 from word_models import WordEncoder, text_vector
+
+
+def quiet(*_: object) -> None:
+    """Where messages go."""
 
 
 def test_minutes_are_counted_once_and_the_end_has_a_margin() -> None:
@@ -77,6 +82,11 @@ def test_facts_are_those_of_all_parts() -> None:
     said = {"en": "Where is my parcel, please?", "de": "Wo ist denn die Rechnung?"}
     many = [Example((text,), ("a", "b"), (0,)) for text in said.values() for _ in range(160)]
     assert replace(data, pairs=many).facts()["languages"] == pytest.approx({"en": 0.5, "de": 0.5}, abs=0.01)
+    assert facts["warning"] is None
+    numbers = [Example(("12 34",), ("a", "b"), (0,))] * 3
+    assert replace(data, pairs=numbers).facts()["languages"] == {"unclear": 1.0}
+    german = [Example(("Hello", "Wo ist denn die Rechnung?"), ("a", "b"), (0,))] * 9
+    assert "another language than English (de)" in replace(data, pairs=[*data.pairs, *german]).facts()["warning"]
     assert repeated_share(data.pairs) == 4 / 5
     assert repeated_share([]) == 0
 
@@ -92,7 +102,7 @@ def test_parts_are_found_only_together(tmp_path: Path) -> None:
     assert part_files(tmp_path / "train.jsonl") == {}
 
 
-@pytest.mark.parametrize(("n_twice", "n_replies"), [(3, 13), (8, 8), (0, 16)])
+@pytest.mark.parametrize(("n_twice", "n_replies"), [(3, 13), (4, 12), (8, 8), (0, 16)])
 def test_replies_that_were_given_once_are_in_the_catalogue_unless_most_were_given_twice(
     n_twice: int, n_replies: int, tmp_path: Path
 ) -> None:
@@ -101,7 +111,7 @@ def test_replies_that_were_given_once_are_in_the_catalogue_unless_most_were_give
     files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
     for file in files.values():
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    data = read_parts(files, None, lambda text: None)
+    data = read_parts(files, None, quiet)
     assert (data.repeated, len(data.replies)) == (2 * n_twice / 16, n_replies)
 
 
@@ -116,7 +126,7 @@ def test_replies_of_every_part_are_of_the_speakers_that_training_has_chosen(
         if name != "train":  # a speaker of this name would be chosen if the part were alone
             turns.append([{"speaker": who, "text": f"{name} {who}"} for who in (answers, "agent")])
         file.write_text("".join(json.dumps({"turns": one}) + "\n" for one in turns), "utf-8")
-    data = read_parts(files, None, lambda text: None)
+    data = read_parts(files, None, quiet)
     assert data.speaker == speaker
     for name, part in (("train", data.pairs), ("valid", data.lists), ("test", data.tests)):
         chosen = [text for who, text in said[1:] if speaker in (who, "*")]
@@ -135,7 +145,10 @@ def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> Non
     (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for source in sorted(tmp_path.iterdir()):
         folder = tmp_path.with_name(f"{tmp_path.name}-{source.name}")
-        assert make_parts(source, folder, lambda text: None)["repeated"] == 0
+        said: list[str] = []
+        made = make_parts(source, folder, said.append)
+        assert made["repeated"] == 0
+        assert f"{source}: {split(source, notify=quiet).report}" in said
         assert not (folder / "chats.jsonl").exists()
         assert sum(len(file.read_text("utf-8").splitlines()) for file in part_files(folder / "data").values()) == 30
 
@@ -191,10 +204,10 @@ def test_a_pace_is_that_of_the_updates_after_the_first_and_of_all_texts_of_a_val
 
 
 def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_not_right() -> None:
-    texts = ["restart the router now", "pay the bill", "red light", "green light"]
+    texts = ["now restart the slow router there or it", "pay the bill", "red light", "green light"]
     ranker = polyrank.Ranker([(LexicalTerm(BM25().fit(texts)), (2.0,))])
     tests = [
-        Example(("restart the router",), tuple(texts), (0,), "right"),
+        Example(("restart the slow router there or it",), tuple(texts), (0,), "right"),
         Example(("nothing",), ("red light", "green light"), (0,), "tie"),
         Example(("the bill",), tuple(texts), (0,), "wrong"),
     ]
@@ -206,8 +219,9 @@ def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_no
     terms, _, words = right["reasons"].partition("; words: ")
     assert terms == f"<bm25> {why.score:+.1f}"
     shares = {token.text.strip(): token.share for turn in why.turns for token in turn.tokens if token.share}
-    assert words.split(", ") == sorted(shares, key=lambda word: -shares[word])
-    assert len(words.split(", ")) == 3
+    long = [word for word in sorted(shares, key=lambda word: -shares[word]) if word not in ("or", "it")]
+    assert words.split(", ") == long[:4]
+    assert len(long) == 5
 
 
 def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +243,12 @@ def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monk
         {"chosen": rows[1], "lines": [*rows, {"step": "none", "milliseconds": None, "metrics": {}}]}, tmp_path / "x.svg"
     )
     assert [text.get_text() for text in saved[0].axes[0].texts] == ["fast", "good", "best"]
+    star, *points = (line.get_xydata().tolist() for line in saved[0].axes[0].lines)
+    assert star == [[3.0, 60.0]]
+    assert points == [[[ms, 100 * r1]] for _, ms, r1 in sorted(lines, key=lambda line: line[1])]
 
 
-def test_a_plan_counts_its_updates_and_changes_only_its_recipe(tmp_path: Path) -> None:
+def test_a_plan_counts_its_updates_and_changes_only_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
     data = FitData(files, "agent", pairs(*(f"p{i}" for i in range(10))), [], [], [], 0.0)
     tables: dict[str, Any] = {"model": {"kind": "bi"}, "train": {"epochs": 3, "batch_size": 4, "lr": 1e-5}}
@@ -245,6 +262,11 @@ def test_a_plan_counts_its_updates_and_changes_only_its_recipe(tmp_path: Path) -
         assert recipe["train"]["max_steps"] == 7
         assert (recipe["train"]["lr"], tables["train"]["lr"]) == (2e-5, 1e-5)
         assert (recipe["model"], recipe["output"]) == ({"kind": "bi"}, str(tmp_path / "run"))
+        assert [recipe["train"][name] for name in ("evaluate_per_epoch", "early_stopping")] == [1, 3]
+        assert recipe["data"]["max_valid"] == 300
+    monkeypatch.chdir(tmp_path)  # a recipe is written elsewhere, and its paths must stay those of the call
+    data = replace(data, files={name: Path(f"{name}.jsonl") for name in files})
+    assert planned.recipe(data, Path("run"), max_steps=7, lr=2e-5) == recipe
 
 
 def test_a_line_shows_what_was_measured() -> None:
@@ -258,6 +280,13 @@ def test_a_line_shows_what_was_measured() -> None:
 
 
 def test_the_commands_make_the_ranker_of_all_its_models(tmp_path: Path) -> None:
+    (found, *_) = commands_of(
+        tmp_path / "my fit",
+        {"train": Path("my train.jsonl"), "valid": Path("v"), "test": Path("t")},
+        ["bm25"],
+        {"ms": None, "precision": 0.8},
+    )
+    assert found == "polyrank tune bm25 --valid v --dialogues 'my train.jsonl' -o best --precision 0.8"
     for name in ("bi", "late"):
         (tmp_path / "runs" / name / "model").mkdir(parents=True)
     models = ["shipped:minilm", *(str(tmp_path / "runs" / name / "model") for name in ("bi", "late"))]
@@ -296,7 +325,7 @@ def run_of(
     folder: Path, minutes: float = 30.0, at_once: int = 1, train: Callable[..., Any] = polyrank.train, n: int = 40
 ) -> tuple[FitRun, list[float]]:
     """A fit of n pairs and six lists whose paces are known, and its seconds."""
-    now, quiet = [0.0], lambda *_: None
+    now = [0.0]
     budget = Budget(minutes, clock=lambda: now[0])
     run = FitRun(folder, budget, None, "cpu", train, at_once, quiet, lambda _, batches: batches, quiet, quiet)
     run.journal, run.settings = Journal(folder / "steps", budget.clock), {"data": "x"}
@@ -365,7 +394,7 @@ def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp
     for end in ends:
         assert sorted(asked[position:end]) == [f"{letter}-120" for letter in "abcde"[position:end]]
         position = end
-    assert [line.step for line in run.lines] == [one.name for one in plans]
+    assert [(line.step, line.note) for line in run.lines] == [(one.name, "alone, without other terms") for one in plans]
     assert all(line.metrics["R@1"] == run.lines[0].metrics["R@1"] and line.kept is None for line in run.lines)
     assert run.untried == {}
     assert sorted(file.stem for file in (tmp_path / "steps").glob("*-alone.json")) == [f"{c}-alone" for c in "abcde"]
@@ -373,6 +402,25 @@ def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp
     run.untried = {plans[0].name: plans[0]}
     run.train_all(plans[:1])
     assert (len(asked), [*run.untried]) == (5, [plans[0].name])  # no minutes are left
+
+
+def test_a_step_of_an_earlier_call_has_its_lines_models_and_time(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    lines = [Line("one", note="a"), Line("two", {"MRR": {"mean": 0.5}}, {"mean": 0.1}, True, 3.0, 2.0)]
+    for turn in (1, 2):
+        (run, _), shown = run_of(tmp_path), list[Line]()
+        run.show = shown.append
+
+        def compute(run: FitRun = run, turn: int = turn) -> list[Line]:
+            assert turn == 1
+            run.tuned_in, run.models = 5.0, {"mine": polyrank.load(tiny_encoders["bi"])}
+            return lines
+
+        run._step("step", {"n": 1}, compute)
+        assert shown == run.lines == [replace(lines[0], minutes=shown[0].minutes), lines[1]]
+        assert (shown[0].minutes > 0, run.tuned_in) == (True, 5.0)
+        assert [(label, model.name) for label, model in run.models.items()] == [("mine", str(tiny_encoders["bi"]))]
 
 
 class Knowing(WordEncoder):
@@ -400,6 +448,38 @@ def test_each_model_is_compared_with_the_ranker_of_those_before(tmp_path: Path) 
     assert first.gain["low"] > 0.2
     assert abs(again.gain["mean"]) < 0.1
     assert [*run.models] == ["base", "training first"]
+
+
+def test_terms_without_training_are_lines_with_their_own_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts are tried if at least 2% of the replies repeat; times are of a search of the whole catalogue."""
+    monkeypatch.setattr("polyrank.tuning.durations.MAX_ROWS", 100)  # of more, the time is a multiple
+    run, _ = run_of(tmp_path)
+    run.data = replace(
+        run.data,
+        lists=[
+            Example((f"a{i} b{i}",), tuple(f"a{(i + j) % 30} c{j}" for j in range(6)), (i % 7 > 4,), f"d{i}")
+            for i in range(30)
+        ],
+        replies=[Candidate("r", "hello")] * 1_000_000,
+    )
+    run.models = {"base": WordEncoder("base")}
+    for repeated, is_tried in ((0.0199, False), (0.02, True)):
+        run.data = replace(run.data, repeated=repeated)
+        lines = {line.step: line for line in run._terms()}
+        assert lines.keys() == {"words", *(["counts"] if is_tried else [])}
+        tuning = run.tuning
+        assert tuning is not None
+        assert tuning.curve[0]["milliseconds"] > 1.0  # of a hundred it takes about 0.02
+        rows = {row["name"]: row for row in tuning.rows}
+        assert lines["words"].kept
+        assert lines["words"].gain == rows["words"]["with"]["MRR"] != rows["words"]["with"]["R@1"]
+        (point,) = (point for point in tuning.curve if point["terms"][-1] == "words")
+        assert lines["words"].milliseconds == point["milliseconds"]
+        assert lines["words"].metrics == {"R@1": point["R@1"], "MRR": point["MRR"]}
+        others = [line for step, line in lines.items() if not rows[step]["weights"]]
+        assert all((line.kept, line.metrics, line.gain, line.milliseconds) == (False, {}, {}, None) for line in others)
 
 
 @pytest.mark.parametrize(("likelihood", "rank", "kept"), [(0.5, 0.0, True), (0.0, 0.2, True), (0.5, -0.2, True),
@@ -440,13 +520,24 @@ def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
     encoder = polyrank.load(tiny_encoders["bi"])
     assert isinstance(encoder, Encoder)
     ranker = polyrank.Ranker([(EncoderTerm(encoder), (1e-6,)), (LexicalTerm(bm25), (1.0,))])
-    rows = [{"name": "bm25", "kind": "words", "weights": {"score": 1.0}, "milliseconds": 1.0}]
+    run.models = {"first": encoder}
+    named = {"bm25": "lexical", f"hubs of {encoder.name}": "hubs", encoder.name: "encoder", "shipped:late": "cross"}
+    rows = [{"name": name, "kind": kind, "weights": {"a": 1.0}, "milliseconds": 1.0} for name, kind in named.items()]
     run.tuning = Tuning(ranker, True, "a", rows, [], {}, 40, HeldOut(np.zeros(40), np.ones(40), np.ones(40)))
-    threshold = run.finish("data", 0.9).report["threshold"]
-    rule = polyrank.load(tmp_path / "ranker").abstention
+    report = run.finish("data", 0.9).report
+    threshold = report["threshold"]
+    saved = polyrank.load(tmp_path / "ranker")
+    assert isinstance(saved, polyrank.Ranker)
+    assert saved.figures["threshold"] == threshold
+    assert [row["name"] for row in report["terms"]] == ["bm25", "hubs of first", "first", "shipped:late"]
+    assert f"polyrank tune {encoder.name} shipped:late --valid" in "\n".join(report["commands"])
+    rule = saved.abstention
     if n_sure == 1:
         problem = "only 2.5% of contexts would get an answer if 90% had to be right"
         assert (rule, threshold) == (None, {"precision": 0.9, "problem": problem})
     else:
         assert rule is not None
         assert (threshold["chosen"]["coverage"], threshold["chosen"]["precision"]) == (0.05, 1.0)
+        run.tuning = replace(run.tuning, ranker=polyrank.Ranker([(EncoderTerm(encoder), (1.0,))]))
+        other = run.finish("data", 0.9).report["test"]  # with another ranker, the test lists are ranked again
+        assert [one["reasons"] for one in other["answers"]] != [one["reasons"] for one in report["test"]["answers"]]

@@ -124,10 +124,13 @@ def test_a_server_may_be_read_only_abstain_and_rank_all(index: Path) -> None:
         assert len(diverse) == len(REPLIES)  # one of two near-copies
         replies.scorer.abstention = Abstention("score", 1e9)
         replies.scorer.relevance = None
-        _, nothing, all_of_them = asyncio.run(called(make_server(replies), [calls[2], calls[0]]))
+        new: tuple[str, dict[str, Any]] = ("add", {"text": "have you tried to turn it off"})
+        _, nothing, all_of_them, added = asyncio.run(called(make_server(replies), [calls[2], calls[0], new]))
+        assert added == {"id": polyrank.data.text_id(new[1]["text"])}
+        assert replies.candidate(added["id"]) == polyrank.Candidate(added["id"], new[1]["text"], {})
         assert nothing["abstained"] is True
         assert {*all_of_them["replies"][0]} == {"index", "text", "score"}
-        replies.remove(["copy"])
+        replies.remove(["copy", added["id"]])
 
 
 class Picky(WordEncoder):

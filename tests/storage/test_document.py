@@ -112,6 +112,8 @@ def test_missing_fields_are_named(tmp_path: Path) -> None:
         assert not has_document(folder, MODEL)
         with pytest.raises(ArtifactError, match=r"is not a model folder: it has no config\.json; give a folder"):
             read_document(folder, MODEL)
+        with pytest.raises(ArtifactError, match=r"is not a folder of kind 'ranker': .* no ranker\.json; make one with"):
+            read_document(folder, RANKER)
     (tmp_path / MODEL.file).write_bytes(seal({"a": 1}, MODEL))
     assert has_document(tmp_path, MODEL)
     document = read_document(tmp_path, MODEL)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from polyrank.errors import ReadOnlyError, ResourceError, UsageError
+from polyrank.storage import lock
 from polyrank.storage.durable import (
     check_output,
     check_replaceable,
@@ -163,9 +164,16 @@ def test_leftovers_are_those_of_the_same_name(tmp_path: Path, name: str) -> None
     left = {entry.name for entry in tmp_path.iterdir()}
     every = {f".{other}.{end}" for other in (name, "a0", "ab", "abc", "plain.json") for end in ends}
     assert left == (every | {name}) - {f".{name}.01234567.part"}
+    used = tmp_path / f".{name}.txt.fedcba98"
+    for leftover in (used, tmp_path / f".{name}.txt.01234567"):
+        leftover.touch()
+    with used.open() as stream:
+        assert lock.try_lock(stream.fileno())  # as the process does that writes it
+        write_file(tmp_path / f"{name}.txt", b"x")
+    assert {entry.name for entry in tmp_path.iterdir()} == {*left, f"{name}.txt", used.name}
 
 
-def test_a_file_is_not_written_over_what_a_command_reads(tmp_path: Path) -> None:
+def test_a_file_is_not_written_over_what_a_command_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whichever name: of the file, of a link to it, or another name of the same file."""
     first, second, free = (tmp_path / name for name in ("first", "second", "free"))
     (tmp_path / "a").mkdir()
@@ -189,6 +197,71 @@ def test_a_file_is_not_written_over_what_a_command_reads(tmp_path: Path) -> None
         check_output(tmp_path, overwrite=True)
     with pytest.raises(UsageError, match=r"cannot be written because .*first is not a writable folder"):
         check_output(first / "inside" / "file")
+    check_output(tmp_path / "new" / "file")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UsageError, match=re.escape(f"because {tmp_path} is not a writable folder; give another path")):
+        check_output(tmp_path / "new" / "file")
+
+
+def test_a_file_whose_writing_fails_is_the_old_one_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, sync = tmp_path / "file", os.fsync
+    file.write_bytes(b"old")
+    for error, kind, message in (
+        (OSError(errno.ENOSPC, "x"), ResourceError, f"cannot write {file}: No space left on device; free some space"),
+        (OSError(errno.EACCES, "x"), PermissionError, f"Permission denied: '{file}'"),
+        (OSError("without a number"), OSError, "without a number"),
+        (KeyboardInterrupt("x"), KeyboardInterrupt, "x"),
+    ):
+
+        def fails(descriptor: int, error: BaseException = error) -> None:
+            if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith(".file."):
+                raise error
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fails)
+        with pytest.raises(kind, match=re.escape(message)):
+            write_file(file, b"new")
+        assert file.read_bytes() == b"old"
+        assert [*tmp_path.iterdir()] == [file]
+
+
+def test_files_and_folders_are_written_where_no_locks_are_and_leftovers_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without locks a leftover could be a file that another process is writing."""
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(lock.fcntl, "flock", fail)
+    (tmp_path / ".place.01234567.part").mkdir()
+    (tmp_path / ".file.01234567").touch()
+    for turn in "12":
+        write_file(tmp_path / "file", turn.encode())
+        with new_folder(tmp_path / "place", replace=turn == "2") as folder:
+            (folder / "known").write_text(turn)
+        assert (tmp_path / "file").read_text() == (tmp_path / "place" / "known").read_text() == turn
+    names = {entry.name for entry in tmp_path.iterdir()}
+    assert names == {"place", "file", ".place.01234567.part", ".file.01234567"}
+
+
+def test_a_folder_is_made_in_one_whose_own_folder_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a user's, in a folder of all users."""
+    open_ = os.open
+
+    def refuse(path: Path, *options: int) -> int:
+        if path == tmp_path.parent:
+            raise PermissionError(errno.EACCES, "no", str(path))
+        return open_(path, *options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for _ in range(2):
+        make_folders(tmp_path / "a" / "b")
+        assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_a_folder_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:

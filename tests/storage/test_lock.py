@@ -62,11 +62,16 @@ def test_the_lock_of_a_file_that_was_replaced_or_removed_meanwhile_is_not_held(
 def test_without_locks_only_a_lock_that_is_not_required_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: int) -> None:
-        raise OSError(errno.ENOLCK, "no locks")
+    def fail_with(number: int) -> None:
+        raise OSError(number, "no locks")
 
-    monkeypatch.setattr(lock.fcntl, "flock", fail)
+    monkeypatch.setattr(lock.fcntl, "flock", lambda *_: fail_with(errno.ENOLCK))
     with lock.hold(tmp_path / "lock", "x", required=False):
         assert (tmp_path / "lock").read_bytes().split()[0] == str(os.getpid()).encode()
     with pytest.raises(OSError, match="no locks"), lock.hold(tmp_path / "lock", "x"):
         pass
+    for number in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):  # another process holds it, in a system's words
+        monkeypatch.setattr(lock.fcntl, "flock", lambda *_, number=number: fail_with(number))
+        refused = pytest.raises(LockedError, match=r"^x by process \d+; wait until it has finished$")
+        with refused, lock.hold(tmp_path / "lock", "x", required=False):
+            pass

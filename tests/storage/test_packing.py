@@ -18,6 +18,7 @@ from polyrank.storage.quantized import (
     from_rows,
     pack,
     read_precision,
+    take,
     to_rows,
 )
 
@@ -62,6 +63,7 @@ def test_packed_vectors_are_indexed_like_an_array(precision: Precision) -> None:
     assert (packed.shape, len(packed)) == ((20, 6), 20)
     for places in (slice(3, 9), np.array([4, 4, 0]), np.array([], np.intp)):
         np.testing.assert_array_equal(packed[places], whole[places])
+        np.testing.assert_array_equal(take(packed, places)[:], whole[places])
     assert isinstance(packed, PackedVectors) == (precision != "fp32")
 
 

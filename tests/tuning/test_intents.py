@@ -34,6 +34,7 @@ from polyrank.tuning.intents import (
     few_shot,
     fit_head,
     fit_threshold,
+    held_out,
     load_intents,
     read_intents,
     save_intents,
@@ -138,12 +139,20 @@ def test_hwu64_files(tmp_path: Path) -> None:
 
 
 def test_plain_files_and_folders(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text('{"text": "hi", "intent": "greet"}\n{"text": "7", "intent": "none"}\n')
-    (tmp_path / "val.csv").write_text("utterance,label\nhello,greet\n")
+    (tmp_path / "Train.jsonl").write_text('{"text": "hi", "intent": "greet"}\n{"text": "7", "intent": "none"}\n')
+    (tmp_path / "val.csv").write_text("utterance,label\nhello, greet \n")
+    (tmp_path / "test.txt").write_text("notes")
     found = read_intents(tmp_path, out_of_scope="none")
+    (tmp_path / "other.csv").write_text("sentence,category\nhello,greet\n")
+    assert read_intents(tmp_path / "other.csv").train == found.dev
+    parts = replace(found, test=(*found.train, *found.train, *found.dev))
+    assert str(parts) == (
+        "train 2 utterances of 1 intents (1 out of scope); dev 1 utterances of 1 intents;"
+        " test 5 utterances of 1 intents (2 out of scope)"
+    )
     assert found.train == (Utterance("hi", "greet"), Utterance("7", None))
     assert found.dev == (Utterance("hello", "greet"),)
-    assert read_intents(tmp_path / "train.jsonl", out_of_scope="none").train == found.train
+    assert read_intents(tmp_path / "Train.jsonl", out_of_scope="none").train == found.train
 
 
 @pytest.mark.parametrize(
@@ -157,6 +166,7 @@ def test_plain_files_and_folders(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "hi", "intent": 3}\n', r'a.jsonl:1: field "intent" holds a number'),
         ("a.json", "{", "not the data set's data_full.json"),
         ("a.json", '{"val": []}', "not the data set's data_full.json"),
+        ("a.json", "[" * 100_000, "not the data set's data_full.json"),
         ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "not the data set's data_full.json"),
         ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*download the file again"),
         ("trainset/b.csv", "scenario;intent\na;b\n", r'b.csv:2: missing field "answer_from_anno"'),
@@ -205,6 +215,11 @@ def test_a_development_part_is_split_off() -> None:
     assert [sum(u.intent == name for u in dev) for name in (*TEXTS, None, "rare")] == [2, 2, 2, 3, 0]
     assert (rest, dev) == split_off(pool, 0.1, seed=1)
     assert dev != split_off(pool, 0.1, seed=2)[1]
+    many = IntentSplits(tuple(Utterance(f"{i}", "x") for i in range(200)))
+    parts = held_out(many, 0.2)  # the same ones in every version
+    rest, test = split_off(many.train, 0.2, seed=0)
+    assert (parts.test, len(parts.train), len(parts.dev)) == (test, 120, 40)
+    assert parts.dev == split_off(rest, 0.25, seed=1)[1]
 
 
 def test_no_text_is_in_both_parts_even_with_several_intents() -> None:
@@ -262,6 +277,8 @@ def test_the_network_equals_its_formula() -> None:
                     min=0)  # fmt: skip
     torch.testing.assert_close(head.eval()(x), h @ head.output.weight.T + head.output.bias)
     assert not torch.equal(head.train()(x), head(x))
+    head.fit_scale(torch.ones(5, 4))  # encodings that are all the same
+    assert head(torch.ones(5, 4)).isfinite().all()
 
 
 def test_a_step_is_sgd_on_the_cross_entropy() -> None:
@@ -535,6 +552,13 @@ def test_figures_come_from_the_test_part() -> None:
         assert chosen["accuracy"] == pytest.approx(right[inside].mean())
         values = [s["accuracy"] for s in figures["seeds"]]
         assert figures["accuracy"] == pytest.approx(np.mean(values))
+        low, high = figures["interval"]
+        assert 0 < low < figures["accuracy"] < high < 1
+        if n_seeds == 1:  # the normal approximation of a share
+            half = 1.96 * np.sqrt(np.var(right[inside]) / inside.sum())
+            assert (low, high) == pytest.approx((values[0] - half, values[0] + half), abs=0.02)
+        else:  # of the mean over seeds, around which it lies
+            assert (low + high) / 2 == pytest.approx(figures["accuracy"], abs=0.02)
         assert figures["accuracy_std"] == (pytest.approx(np.std(values, ddof=1)) if n_seeds > 1 else None)
         assert (figures["n_train"], figures["n_dev"], figures["n_test"]) == (60, 45, 60)
         threshold = result.classifier.threshold
@@ -546,6 +570,8 @@ def test_figures_come_from_the_test_part() -> None:
         wrong = Counter(zip(labels[~right & inside].tolist(), scores.argmax(1)[~right & inside].tolist(), strict=True))
         assert {("abc".index(row["intent"]), "abc".index(row["classified_as"])): row["count"]
                 for row in figures["most_confused"]} == wrong  # fmt: skip
+        counts = [row["count"] for row in figures["most_confused"]]
+        assert counts == sorted(counts, reverse=True)
     alone = trained(IntentSplits(TRAIN, DEV)).figures
     assert (alone["judged_on"], alone["n_test"], alone["accuracy"]) == ("dev", 0, alone["chosen"]["dev"])
     nothing = trained(IntentSplits(TRAIN, DEV, DEV[-30:])).figures  # all out of scope
@@ -559,6 +585,8 @@ def test_settings_that_diverge_are_left_out() -> None:
     assert [trial["lr"] for trial in figures["grid"]] == [1e-4, 0.1]
     assert figures["chosen"]["lr"] == 0.1
     assert seen[-3:] == [("grid", 1, 3), ("grid", 2, 3), ("grid", 3, 3)]
+    trained(IntentSplits(TRAIN, DEV), seeds=(1, 2, 3), max_epochs=1, report=lambda *done: seen.append(done))
+    assert seen[-2:] == [("seeds", 2, 3), ("seeds", 3, 3)]
     with pytest.raises(DivergedError, match="every point of the grid"):
         trained(IntentSplits(TRAIN, DEV), grid=grid[2:])
 
@@ -605,6 +633,7 @@ def test_the_folder_predicts_equally_and_refuses_another_encoder_and_damage(
     name, place = str(models["bi"]), tmp_path / "c"
     results = [train_intents(splits, bi, encoder_name=name, grid=GRID, max_epochs=20) for _ in range(2)]
     assert results[0].figures["accuracy"] == 1.0
+    assert results[0].figures["interval"] == pytest.approx([30 / (30 + 1.96**2), 1.0], abs=1e-3)  # Wilson's of 30
     assert json.loads(json.dumps(results[0].figures)) == results[0].figures
     assert same(*(result.classifier for result in results))
     save_intents(place, results[0].classifier)
@@ -618,6 +647,8 @@ def test_the_folder_predicts_equally_and_refuses_another_encoder_and_damage(
         load_intents(place, encoder=str(tmp_path / "gone"))
     with pytest.raises(UsageError, match="already exists"):
         save_intents(place, found)
+    with pytest.raises(UsageError, match="device 'nowhere' is unknown"):
+        load_intents(place, device="nowhere")
     save_intents(place, found, replace=True)
     with pytest.raises(UsageError, match="predicts intents"):
         load_encoder(str(place))

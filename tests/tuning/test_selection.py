@@ -71,6 +71,8 @@ def test_random_terms_are_rarely_chosen() -> None:
         selection = Selection(features, right, np.arange(40) // 2, blocks(4), seed=seed)
         chosen += selection.best([0], [1, 2, 3]) is not None
     assert chosen <= 2
+    equal = [x * [1.0, 0.0, 0.0, 0.0] for x in features]  # features that are the same for all candidates
+    assert Selection(equal, right, np.arange(40), blocks(4)).best([0], [1, 2]) is None
 
 
 def test_inactive_lists_keep_their_figures() -> None:
@@ -97,11 +99,11 @@ def test_a_seed_gives_the_same_partitions_and_another_seed_others() -> None:
 
 
 def test_each_term_keeps_its_prior_in_any_order_of_the_terms() -> None:
-    features, right = drawn(7, 60, [1.0, 1.0])
-    terms = [TermColumns((0,), 0.01, False), TermColumns((1,), PRIOR_DEVIATION, False)]
+    features, right = drawn(7, 60, [1.0, -1.0])
+    terms = [TermColumns((0,), 0.01, False), TermColumns((1,), PRIOR_DEVIATION, True)]
     weights = [Selection(features, right, np.arange(60), terms).weights(order) for order in ([0, 1], [1, 0])]
     assert weights[0] == weights[1]
-    assert weights[0][0][0] < 0.2 < weights[0][1][0]
+    assert 0 <= weights[0][0][0] < 0.2 < -weights[0][1][0]
 
 
 def test_one_dialogue_is_fitted_on_itself() -> None:

@@ -46,6 +46,11 @@ def test_a_threshold_reaches_its_precision_on_its_lists(no_answer: float) -> Non
     assert figures["no_answer"] == pytest.approx(no_answer, abs=0.01)
     assert figures["n_examples"] == 80
     assert chosen["coverage"] == max(p["coverage"] for p in figures["curve"] if p["precision"] >= 0.5)
+    assert all(np.isfinite(p["threshold"]) for p in figures["curve"])  # JSON has no infinity
+    if no_answer:
+        few = [choose_threshold(ranker, SHARP[:7], precision=0.1, no_answer=0.3, seed=seed)[1] for seed in range(3)]
+        assert {point["no_answer"] for point in few} == {2 / 7}
+        assert few[0]["curve"] != few[1]["curve"] or few[1]["curve"] != few[2]["curve"]
     # the same lists and hidden answers give the same point, others are judged with the same threshold
     with_rule = Ranker([(EncoderTerm(BI), (1.0,))], abstention=rule)
     again, _ = try_threshold(with_rule, SHARP, no_answer=no_answer)
@@ -96,7 +101,14 @@ def test_an_answer_comes_from_the_candidates_of_all_lists() -> None:
 
 
 def test_tune_stores_the_threshold_in_the_ranker() -> None:
-    tuning = polyrank.tune([BI], SHARP, without=["words", "hubs"], precision=0.5)
+    n_lists: list[int] = []
+
+    def count(name: str, batches: list[range]) -> list[range]:
+        n_lists.extend(len(batch) for batch in batches if name == "threshold")
+        return batches
+
+    tuning = polyrank.tune([BI], SHARP, without=["words", "hubs"], precision=0.5, progress=count)
+    assert sum(n_lists) == len(SHARP)
     rule = tuning.ranker.abstention
     assert isinstance(rule, Abstention)
     assert tuning.ranker.figures["threshold"]["chosen"]["precision"] >= 0.5

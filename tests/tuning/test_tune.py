@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from polyrank.scorers.terms.words import WordCounts, Words
 from polyrank.tuning.choice import Choice
 from polyrank.tuning.durations import milliseconds
 from polyrank.tuning.scored import ScoredLists, Shortlists
-from polyrank.tuning.tune import _terms
+from polyrank.tuning.tune import _opened, _terms
 from word_models import PairScorer, WordEncoder
 
 SAID = [f"w{n}" for n in range(30)]
@@ -188,7 +188,11 @@ def test_a_reranker_is_tried_on_shortlists_which_equal_whole_lists_if_they_hold_
     first, second = both.ranker(both.order).terms
     (wanted,) = (w for t, w in cross_choice(lists, terms).weights(terms).items() if t is terms[1])
     assert second.weights[0] / first.weights[0] == pytest.approx(2.0, rel=0.4)
-    assert second.weights[0] * both.ranker(both.order).scale == pytest.approx(wanted[0], rel=1e-2)
+    scale = both.ranker(both.order).scale
+    assert second.weights[0] * scale == pytest.approx(wanted[0], rel=1e-2)
+    exact = both.weights(both.order)
+    assert scale == float(f"{exact[terms[0]][0]:.4g}")  # users can give the same weights again
+    assert second.weights[0] == float(f"{exact[terms[1]][0] / exact[terms[0]][0]:.4g}")
 
 
 def test_a_reranker_of_long_lists_scores_only_their_best() -> None:
@@ -298,8 +302,21 @@ def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = PairScorer()
     milliseconds(CrossTerm(pairs), lists, None, n_reranked=3)
     assert pairs.n_scored == 10 * 3  # of one answer each
+    with monkeypatch.context() as patch:  # by a clock with which every call takes a second
+        patch.setattr("polyrank.tuning.durations.time.perf_counter", count().__next__)
+        patch.setattr("polyrank.tuning.durations.MAX_ROWS", 4)
+        n_texts = len({text for example in lists for text in example.candidates})
+        for catalogue, n in ((None, n_texts), (8, 8), (4, 4), (2, 2)):
+            expected = 1000 + 1000 * n / min(n, 4)
+            assert milliseconds(EncoderTerm(BI), lists, catalogue, n_reranked=25) == expected
+        for seconds, middle in (([9, 1, 5, 2], 2), ([9], 9)):  # the first of several calls is slower
+            ends = iter([time for number in seconds for time in (0, number)])
+            patch.setattr("polyrank.tuning.durations.time.perf_counter", ends.__next__)
+            assert milliseconds(CrossTerm(PairScorer()), lists[: len(seconds)], None, n_reranked=2) == 1000 * middle
     monkeypatch.setattr("polyrank.tuning.durations.MAX_ROWS", 100)  # of more, the time is a multiple
     few, many = (milliseconds(EncoderTerm(BI), lists, n, n_reranked=25) for n in (100, 10**7))
+    assert many > 100 * few
+    few, many = (polyrank.tune([BI], lists, without=WITHOUT, catalogue=n).rows[0]["milliseconds"] for n in (100, 10**7))
     assert many > 100 * few
 
 
@@ -376,8 +393,10 @@ def test_a_reranker_that_ships_for_an_encoder_is_left_out_by_its_name() -> None:
 
     encoder, scored = Corrected("own", 1), ScoredLists(EXAMPLE_LISTS[:4], None, lambda _, batches: batches)
     encoder.fingerprint = resolve_model("shipped:late").corrects
+    late = _opened(["shipped:late"], "cpu")[-1]
     for models, without, n in (
         ([encoder], (), 1), ([encoder], ("shipped:late",), 0), ([encoder], ("cross",), 0), ([BI], (), 0),
+        ([encoder, late], (), 1),
     ):  # fmt: skip
         found = _terms(models, (), without, scored, "cpu")
         assert [term.name for term in found if term.kind == "cross"] == ["shipped:late"] * n
@@ -444,10 +463,23 @@ def test_a_model_alone_has_the_scale_of_log_odds() -> None:
     assert [each.weights for each in alone.ranker.terms] == [(1.0,)]
 
 
-def test_rankers_count_as_their_models() -> None:
+def test_rankers_count_as_their_models(tiny_encoders: dict[str, Path]) -> None:
     one = polyrank.tune([BI, OTHER], EXAMPLE_LISTS)
     both = Ranker([(EncoderTerm(BI), (1.0,)), (EncoderTerm(OTHER), (3.0,)), (Counts.of({"w1": 1}), (1.0,))])
     assert polyrank.tune([both, OTHER], EXAMPLE_LISTS).gain == one.gain
+    assert polyrank.tune([PairScorer()], EXAMPLE_LISTS, without=WITHOUT).alone == "pairs"  # which searches nothing
+    words: Term = Words(WordCounts.of(SAID))
+    choice = cross_choice(EXAMPLE_LISTS[:9], [words])
+    choice.start()
+    assert choice.alone is words
+    folder = tiny_encoders["bi"]
+    assert [model.name for model in _opened([folder, BI, both, str(folder), BI], "cpu")[:3]] == [
+        str(folder),
+        "bi",
+        "other",
+    ]
+    with pytest.raises(UsageError, match="device 'nowhere' is unknown"):
+        polyrank.tune([str(folder)], EXAMPLE_LISTS, device="nowhere")
     with pytest.raises(UsageError, match="0 models to combine; name at least one"):
         polyrank.tune([], EXAMPLE_LISTS)
 
@@ -532,6 +564,16 @@ def test_kinds_of_terms_do_not_share_stored_features(tmp_path: Path) -> None:
         assert term.fingerprint
         return np.concatenate(ScoredLists(EXAMPLE_LISTS[:3], tmp_path, lambda _, batches: batches).features(term))
 
+    for n in (1.0, 2.0):  # an object without a fingerprint may be another one in the next call
+
+        class Own:
+            def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]], n: float = n) -> list[Any]:
+                return [[n] * len(texts) for texts in candidates]
+
+        term = CrossTerm(polyrank.scorers.own.as_scorer(Own()))
+        found = ScoredLists(EXAMPLE_LISTS[:3], tmp_path, lambda _, batches: batches).features(term)
+        assert (np.concatenate(found) == n).all()
+    assert not [*tmp_path.iterdir()]
     single = features(CrossTerm(PairScorer()))
     for _ in range(2):
         np.testing.assert_array_equal(features(Doubled(PairScorer())), 2 * single)
