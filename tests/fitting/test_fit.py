@@ -76,7 +76,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fitted]:
     """A fit that the user stops before the trainings."""
     folder = tmp_path_factory.mktemp("fit")
     data = few(folder / "data")
-    return folder, polyrank.fit(data, folder / "support", show=stop_at("words"))
+    return folder, polyrank.fit(data, folder / "support", precision=0.7, show=stop_at("words"))
 
 
 def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
@@ -90,6 +90,7 @@ def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     assert fitted.report["test"]["ranker"]["n_examples"] == 6
     assert "Bi-encoder" in fitted.report["untried"]
     assert 0 < fitted.report["settings"]["used"] < 30
+    assert fitted.report["settings"]["precision"] == fitted.report["threshold"]["precision"] == 0.7
     first = [line["step"] for line in fitted.report["lines"]]
     assert first[:2] == ["BM25", "reply frequency"]
     assert {"shipped:convert", "counts", "words"} <= set(first)
@@ -299,7 +300,7 @@ def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(
     monkeypatch.setattr(this_module, "make_clock", lambda on_processor: lambda: 0.0)  # this call takes no time
     steps = folder / "support" / "steps"
     before = {file.name: file.stat().st_mtime_ns for file in steps.iterdir()}
-    again = polyrank.fit(folder / "data", folder / "support", minutes=0.001, resume=True)
+    again = polyrank.fit(folder / "data", folder / "support", minutes=0.001, precision=0.7, resume=True)
     assert again.report["ranker"] == fitted.report["ranker"]
     lines = fitted.report["lines"]
     assert again.report["lines"][: len(lines)] == lines  # it stopped before the re-rankers
@@ -374,10 +375,14 @@ def test_an_earlier_fit_is_continued_or_replaced(
         (tmp_path / "old" / name / "file").touch()
     for name in ("chats.jsonl", "replies.jsonl", "report.md", "fit.lock"):
         (tmp_path / "old" / name).touch()
+    (own := tmp_path / "own.txt").write_text("of course\nmaybe\n", "utf-8")
     monkeypatch.setattr(time, "process_time", lambda: 0.0)  # this process takes no time
     for train in (polyrank.train, lambda *_, **__: list[RunResult]()):
         with pytest.raises(KeyboardInterrupt):
-            polyrank.fit(folder / "data", tmp_path / "old", overwrite=True, show=stop_at("BM25"), train=train)
+            polyrank.fit(
+                folder / "data", tmp_path / "old", replies=own, overwrite=True, show=stop_at("BM25"), train=train
+            )
+        assert [one.text for one in polyrank.read_pool(tmp_path / "old" / "replies.jsonl")] == ["of course", "maybe"]
         seconds = json.loads((tmp_path / "old" / "steps" / "data.json").read_text("utf-8"))["seconds"]
         assert (seconds > 0) == (train is not polyrank.train)  # a cluster's time counts as it passes
     left = {str(path.relative_to(tmp_path / "old")) for path in (tmp_path / "old").rglob("*")}
@@ -412,6 +417,9 @@ def test_trainings_suit_the_data(
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     data = read(tmp_path / "pairs.jsonl", tmp_path / "parts")
+    with monkeypatch.context() as patch:
+        patch.setattr("polyrank.config.starter_recipe.find_spec", lambda name: None)  # no larger model is installed
+        assert [one.name for one in planned_trainings(data)] == ["ConveRT"]
     planned = planned_trainings(data)
     first: dict[str, Any] = dict(planned[0].tables["train"])
     if planned[0].name == "Bi-encoder":

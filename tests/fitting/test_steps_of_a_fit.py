@@ -203,6 +203,26 @@ def test_a_pace_is_that_of_the_updates_after_the_first_and_of_all_texts_of_a_val
     assert ("valid" in asked[0]["data"], asked[0]["train"]["max_steps"]) == (False, 6)
 
 
+def test_a_pace_is_measured_once_for_those_that_are_alike(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def train(recipe: dict[str, Any], *, device: str, report: Any, overwrite: bool) -> list[RunResult]:
+        asked.append(recipe["output"])
+        assert (device, overwrite) == ("cpu", True)  # a killed call may have left a half one
+        Path(recipe["output"]).mkdir(parents=True)
+        for _ in range(6):
+            now[0] += 3.0
+            report(1, {})
+        return [RunResult(1, tiny_encoders["bi"], FitResult(n_steps=6, best={}, best_step=1, seconds=1.0), "", {})]
+
+    run, now = run_of(tmp_path, train=train)
+    first, *others = (
+        run._pace(replace(planned(folder), like=like)) for folder, like in (("b", ""), ("b", ""), ("c", "b"))
+    )
+    assert (first.start, first.step, others) == (3.0, 3.0, [first, first])
+    assert asked == [str(tmp_path / "runs" / "b-pace")]
+
+
 def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_not_right() -> None:
     texts = ["now restart the slow router there or it", "pay the bill", "red light", "green light"]
     ranker = polyrank.Ranker([(LexicalTerm(BM25().fit(texts)), (2.0,))])
@@ -379,17 +399,23 @@ def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp
     sizes = iter([size for size in groups for _ in range(size)])
     barriers = {size: threading.Barrier(size, timeout=60) for size in set(groups)}
 
-    def train(recipe: dict[str, Any], **_: Any) -> list[RunResult]:
+    def train(recipe: dict[str, Any], *, device: str, report: Any, resume: bool) -> list[RunResult]:
         output, size = Path(recipe["output"]), next(sizes)
         barriers[size].wait()  # fails unless so many begin before this one ends
         asked.append(output.name)
+        assert (device, resume) == ("cpu", True)
+        report(1, {"step": output.name})
         return [RunResult(1, tiny_encoders["bi"], FitResult(n_steps=1, best={}, best_step=1, seconds=1.0), "", {})]
 
     run, now = run_of(tmp_path, 60.0, 2, train)
+    reported: list[tuple[str, dict[str, Any]]] = []
+    run.report = lambda *given: reported.append(given)
     run.ms = 1e-9  # limits a ranker, not the figures of a model alone
     plans = [planned(letter, is_kept=False) for letter in "abcde"]
     run.untried = {one.name: one for one in plans}
     run.train_all(plans)
+    expected = [(f"training {letter}", {"step": f"{letter}-120"}) for letter in "abcde"]
+    assert sorted(reported, key=lambda given: given[0]) == expected
     ends, position = [sum(groups[: n + 1]) for n in range(len(groups))], 0
     for end in ends:
         assert sorted(asked[position:end]) == [f"{letter}-120" for letter in "abcde"[position:end]]
@@ -471,6 +497,7 @@ def test_terms_without_training_are_lines_with_their_own_figures(
         assert lines.keys() == {"words", *(["counts"] if is_tried else [])}
         tuning = run.tuning
         assert tuning is not None
+        assert [*(tmp_path / "scores").iterdir()]  # for the next call
         assert tuning.curve[0]["milliseconds"] > 1.0  # of a hundred it takes about 0.02
         rows = {row["name"]: row for row in tuning.rows}
         assert lines["words"].kept
@@ -520,12 +547,15 @@ def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
     encoder = polyrank.load(tiny_encoders["bi"])
     assert isinstance(encoder, Encoder)
     ranker = polyrank.Ranker([(EncoderTerm(encoder), (1e-6,)), (LexicalTerm(bm25), (1.0,))])
+    names = set[str]()
+    run.progress = lambda name, batches: names.add(name) or batches
     run.models = {"first": encoder}
     named = {"bm25": "lexical", f"hubs of {encoder.name}": "hubs", encoder.name: "encoder", "shipped:late": "cross"}
     rows = [{"name": name, "kind": kind, "weights": {"a": 1.0}, "milliseconds": 1.0} for name, kind in named.items()]
     run.tuning = Tuning(ranker, True, "a", rows, [], {}, 40, HeldOut(np.zeros(40), np.ones(40), np.ones(40)))
     report = run.finish("data", 0.9).report
     threshold = report["threshold"]
+    assert names == {"threshold", "test"}
     saved = polyrank.load(tmp_path / "ranker")
     assert isinstance(saved, polyrank.Ranker)
     assert saved.figures["threshold"] == threshold

@@ -587,6 +587,11 @@ def test_settings_that_diverge_are_left_out() -> None:
     assert seen[-3:] == [("grid", 1, 3), ("grid", 2, 3), ("grid", 3, 3)]
     trained(IntentSplits(TRAIN, DEV), seeds=(1, 2, 3), max_epochs=1, report=lambda *done: seen.append(done))
     assert seen[-2:] == [("seeds", 2, 3), ("seeds", 3, 3)]
+    short = trained(IntentSplits(TRAIN, DEV), max_epochs=1).figures["grid"]
+    assert [trial["n_epochs"] for trial in short] == [1, 1]
+    vague = IntentSplits(TRAIN, near(45, 7, spread=2.0))
+    hasty, patient = (trained(vague, patience=n, max_epochs=20).figures["grid"] for n in (1, 20))
+    assert [trial["n_epochs"] for trial in hasty] != [trial["n_epochs"] for trial in patient]
     with pytest.raises(DivergedError, match="every point of the grid"):
         trained(IntentSplits(TRAIN, DEV), grid=grid[2:])
 
