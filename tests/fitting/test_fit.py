@@ -420,6 +420,10 @@ def test_trainings_suit_the_data(
     with monkeypatch.context() as patch:
         patch.setattr("polyrank.config.starter_recipe.find_spec", lambda name: None)  # no larger model is installed
         assert [one.name for one in planned_trainings(data)] == ["ConveRT"]
+    with_wrong = replace(data, pairs=[replace(one, candidates=(*one.candidates, "no")) for one in data.pairs])
+    for known, sources in ((data, None), (with_wrong, ["given"])):  # wrong candidates of the data are the negatives
+        tables = [one.tables for one in planned_trainings(known)[:2]]
+        assert [table["train"].get("negatives", {}).get("sources") for table in tables] == [sources] * 2
     planned = planned_trainings(data)
     first: dict[str, Any] = dict(planned[0].tables["train"])
     if planned[0].name == "Bi-encoder":

@@ -393,10 +393,11 @@ def test_a_reranker_that_ships_for_an_encoder_is_left_out_by_its_name() -> None:
 
     encoder, scored = Corrected("own", 1), ScoredLists(EXAMPLE_LISTS[:4], None, lambda _, batches: batches)
     encoder.fingerprint = resolve_model("shipped:late").corrects
-    late = _opened(["shipped:late"], "cpu")[-1]
+    late = Corrected("late", 2)  # given by the user
+    late.fingerprint = resolve_model("shipped:late").fingerprint
     for models, without, n in (
         ([encoder], (), 1), ([encoder], ("shipped:late",), 0), ([encoder], ("cross",), 0), ([BI], (), 0),
-        ([encoder, late], (), 1),
+        ([encoder, late], (), 0),
     ):  # fmt: skip
         found = _terms(models, (), without, scored, "cpu")
         assert [term.name for term in found if term.kind == "cross"] == ["shipped:late"] * n
@@ -463,23 +464,19 @@ def test_a_model_alone_has_the_scale_of_log_odds() -> None:
     assert [each.weights for each in alone.ranker.terms] == [(1.0,)]
 
 
-def test_rankers_count_as_their_models(tiny_encoders: dict[str, Path]) -> None:
+def test_rankers_count_as_their_models() -> None:
     one = polyrank.tune([BI, OTHER], EXAMPLE_LISTS)
     both = Ranker([(EncoderTerm(BI), (1.0,)), (EncoderTerm(OTHER), (3.0,)), (Counts.of({"w1": 1}), (1.0,))])
     assert polyrank.tune([both, OTHER], EXAMPLE_LISTS).gain == one.gain
-    assert polyrank.tune([PairScorer()], EXAMPLE_LISTS, without=WITHOUT).alone == "pairs"  # which searches nothing
+    assert polyrank.tune([PairScorer()], EXAMPLE_LISTS[:20], without=WITHOUT).alone == "pairs"  # which searches nothing
     words: Term = Words(WordCounts.of(SAID))
     choice = cross_choice(EXAMPLE_LISTS[:9], [words])
     choice.start()
     assert choice.alone is words
-    folder = tiny_encoders["bi"]
-    assert [model.name for model in _opened([folder, BI, both, str(folder), BI], "cpu")[:3]] == [
-        str(folder),
-        "bi",
-        "other",
-    ]
     with pytest.raises(UsageError, match="device 'nowhere' is unknown"):
-        polyrank.tune([str(folder)], EXAMPLE_LISTS, device="nowhere")
+        polyrank.tune(["shipped:convert"], EXAMPLE_LISTS, device="nowhere")
+    path = Path(polyrank.__file__).parent / "shipped" / "convert"
+    assert [model.name for model in _opened([path, BI, both, BI], "cpu")] == [str(path), "bi", "other"]
     with pytest.raises(UsageError, match="0 models to combine; name at least one"):
         polyrank.tune([], EXAMPLE_LISTS)
 
