@@ -299,7 +299,11 @@ def policies(tiny_backbone: Path) -> dict[str, Texts]:
     return {
         "plain": BackboneTexts(subwords, POLICY, 128),
         "small": BackboneTexts(subwords, TextPolicy(max_context_tokens=6, max_candidate_tokens=4), 128),
-        "prefixes": BackboneTexts(subwords, replace(POLICY, speaker_prefixes=("you: ", "me"), background="after"), 128),
+        "prefixes": BackboneTexts(
+            subwords,
+            replace(POLICY, speaker_prefixes=("you: ", "me"), background="after", context_prefix="hello "),
+            128,
+        ),
         "drop": BackboneTexts(subwords, replace(POLICY, background="drop", turn_separator=" / "), 128),
         "template": load_template_texts(tiny_backbone, 128, prompts=("", ""), **others),
         "prompts": load_template_texts(tiny_backbone, 128, prompts=("hello ", "the "), **others),

@@ -1,5 +1,6 @@
 """Records, words of messages, normal forms and remembered results, each with several parts."""
 
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from polyrank.errors import UsageError, is_out_of_memory
+from polyrank.notebook import table
 from polyrank.records import SHOWN, Candidate, Context, Example, contexts_of, turns_of
 from polyrank.remembered import ENTRY_BYTES, INTEGER_BYTES, Remembered
 from polyrank.unicode import MOST_MARKS, normal_form
@@ -92,6 +94,10 @@ def test_an_example_shows_ten_candidates_and_how_many_follow() -> None:
         assert more in shown
         assert ("more candidates" in shown) is bool(more)
         assert (f"text {SHOWN - 1}<" in shown, f"text {SHOWN}<" in shown) == (True, False)
+        assert re.findall("<td[^>]*>([^<]*)</td>", shown)[:6] == ["background", "fact", "turn", "hi", "wrong", "text 0"]
+    page = Example(("<b>",), ("<i>",), (0,), "<u>", ("<s>",))._repr_html_() + table(["<q>"], [[1.5, 1.50004]], "<p>")
+    assert not re.search("<[bisuqp]>", page)  # texts are not markup
+    assert page.endswith(">1.5000</td></tr></table>")
 
 
 def test_a_full_memory_is_known_by_the_words_of_each_library() -> None:

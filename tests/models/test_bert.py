@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging
 
 from polyrank.answering.build import build_index
 from polyrank.loading.backbones import resolve_backbone
@@ -89,9 +90,17 @@ def set_config(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize("changes", [{"hidden_act": "relu"}, {"is_decoder": True}, {"model_type": "roberta"}])
 def test_other_networks_come_from_the_library(copied: Path, changes: dict[str, Any]) -> None:
     set_config(copied, **changes)
-    backbone = load_backbone(copied)
-    assert type(backbone.network).__module__.startswith("transformers.")
-    assert backbone.config.hidden_size == 32
+    before = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    for dropout, expected, bars, verbosity in ((None, 0.1, True, logging.INFO), (0.3, 0.3, False, logging.ERROR)):
+        (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
+        logging.set_verbosity(verbosity)
+        backbone = load_backbone(copied, dropout)
+        assert (logging.is_progress_bar_enabled(), logging.get_verbosity()) == (bars, verbosity)
+        assert type(backbone.network).__module__.startswith("transformers.")
+        assert backbone.config.hidden_size == 32
+        assert {module.p for module in backbone.modules() if isinstance(module, torch.nn.Dropout)} == {expected}
+    (logging.enable_progress_bar if before[0] else logging.disable_progress_bar)()
+    logging.set_verbosity(before[1])
 
 
 def prefixed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -191,6 +191,11 @@ def test_equal_sides_are_those_of_contexts_replies_and_earlier_turns(equal: bool
     assert len(weights) == 3
     assert [one == weights[0] for one in weights] == [True, equal, equal]
     assert len({id(side) for side in (model.context_side, model.response_side, model.earlier_side)}) == 3
+    for side in (model.context_side, model.response_side, model.earlier_side, model.combined_side):
+        for layer in (*side.layers, side.output):  # type: ignore[union-attr, misc]  # of linear maps
+            rows = layer.weight if len(layer.weight) <= layer.weight.shape[1] else layer.weight.T  # type: ignore[union-attr, arg-type, index]
+            torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), atol=1e-5, rtol=0)  # type: ignore[operator, union-attr, arg-type]
+    assert not any(layer.bias.weight.any() for layer in model.layers)  # type: ignore[union-attr, operator]  # no offset is preferred
 
 
 def test_equal_sides_start_from_word_similarity() -> None:

@@ -1,7 +1,9 @@
 """Networks and scoring compared with references from the formulas, and properties that published ports broke."""
 
+import copy
 import dataclasses
 import json
+import shutil
 from itertools import product
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -12,6 +14,7 @@ import pytest
 import torch
 import transformers
 from hypothesis import given, settings, strategies as st
+from safetensors.torch import load_file
 
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, Reduction, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
@@ -22,8 +25,8 @@ from polyrank.models.artifacts import save_model
 from polyrank.models.backbone import empty_backbone, load_backbone
 from polyrank.models.bi_encoder import Tower
 from polyrank.models.build import fit_output_scale, grow_embeddings, resolve
-from polyrank.models.foreign.files import _routed, read_pooling
-from polyrank.models.foreign.networks import SentenceEncoder, positive_label
+from polyrank.models.foreign.files import HeadLayer, _routed, read_pooling
+from polyrank.models.foreign.networks import SentenceEncoder, positive_label, read_layers
 from polyrank.models.foreign.rerankers import prompting_of
 from polyrank.models.hugging_face import max_positions
 from polyrank.models.published import read_published
@@ -33,6 +36,7 @@ from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
+from polyrank.storage.tensors import to_bytes
 from polyrank.text import BackboneTexts, Tokens, pad
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
@@ -327,6 +331,11 @@ def test_a_budget_above_the_length_of_a_models_training_is_reported(
         dataclasses.replace(known, max_tokens=None).report_left_out(config, policy)
         dataclasses.replace(known, name="embedded").report_left_out(config, policy)
         assert caplog.messages == ["the training starts from it without its limit of 40 tokens"] * n_reported
+        caplog.clear()
+        own = dataclasses.replace(known, cosine=True, max_tokens=None)  # the default backbone's vectors are short sums
+        for name in ("it", "embedded"):
+            dataclasses.replace(own, name=name).report_left_out(BiConfig(reduction="mean", normalize=False), policy)
+        assert caplog.messages == ["the training starts from it without its cosine (model.normalize)"]
 
 
 @pytest.mark.parametrize(
@@ -472,10 +481,16 @@ def test_positions_up_to_the_padding_id_do_not_count(kind: str, longest: int) ->
     assert len(backbone.layers()) == 1
 
 
-def test_the_default_budgets_fit_the_network(tiny_backbone: Path) -> None:
-    _, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), None, seed=0, sample=REPLIES)
-    assert isinstance(texts, BackboneTexts)
-    assert (texts.policy.max_context_tokens, texts.policy.max_candidate_tokens) == (128, 72)
+def test_the_default_budgets_fit_the_network(tiny_backbone: Path, tmp_path: Path) -> None:
+    for longest, budgets in ((128, (128, 72)), (40, (40, 40))):
+        folder = shutil.copytree(tiny_backbone, tmp_path / str(longest))
+        values = json.loads((folder / "config.json").read_text("utf-8")) | {"max_position_embeddings": longest}
+        (folder / "config.json").write_text(json.dumps(values), "utf-8")
+        tensors, positions = load_file(folder / "model.safetensors"), "embeddings.position_embeddings.weight"
+        (folder / "model.safetensors").write_bytes(to_bytes(tensors | {positions: tensors[positions][:longest]}))
+        _, texts, _ = new_model(BiConfig(backbone=str(folder)), None, seed=0, sample=REPLIES)
+        assert isinstance(texts, BackboneTexts)
+        assert (texts.policy.max_context_tokens, texts.policy.max_candidate_tokens) == budgets
 
 
 @pytest.mark.parametrize("dropout", [None, 0.0, 0.4])
@@ -588,6 +603,29 @@ def test_all_normalizations_at_the_end_are_left_out() -> None:
             assert without_last_units([*kept, *[unit] * n]) == kept
 
 
+def test_dropout_after_a_transformer_is_left_out(tmp_path: Path) -> None:
+    """It has no effect on a trained model."""
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("Dropout", {"dropout": 0.5}), ("Pooling", {"pooling_mode": ["mean", "max"]}), ("Dropout", {}),
+        ("Normalize", {}),
+    ]  # fmt: skip
+    modes, (layer,), dimension = read_layers([HeadLayer(kind, tmp_path, settings) for kind, settings in kinds], 8)
+    assert (modes, layer.settings["kind"], dimension) == (("mean", "max"), "Normalize", 16)
+
+
+def test_a_layer_of_another_size_is_refused(tmp_path: Path) -> None:
+    pooling = HeadLayer("Pooling", tmp_path, {"pooling_mode": "mean"})
+    for kind, tensors in (
+        ("LayerNorm", {"norm.weight": torch.ones(6), "norm.bias": torch.ones(6)}),
+        ("Dense", {"linear.weight": torch.ones(4, 6), "linear.bias": torch.ones(4)}),
+    ):
+        (tmp_path / "model.safetensors").write_bytes(to_bytes(tensors))
+        layer = HeadLayer(kind, tmp_path, {})
+        assert read_layers([pooling, layer], 6)[2] == len(tensors[next(iter(tensors))])
+        with pytest.raises(ArtifactError, match=f"{tmp_path} needs vectors of dimension 6, and gets 8; download"):
+            read_layers([pooling, layer], 8)
+
+
 def test_the_most_particular_route_of_a_side_is_taken(tmp_path: Path) -> None:
     """Routes are mapped by task and kind of input; without a mapping they are named by the side, or for all texts."""
     keys = (("query", "text"), ("query", None), (None, "text"), (None, None))
@@ -630,6 +668,16 @@ def test_each_side_is_pooled_in_its_own_way(tiny_backbone: Path) -> None:
         encoder = SentenceEncoder([tower], [("sqrt_n",)])
         setattr(encoder, name, value)
         assert (encoder.context_mixture(tokens), encoder.candidate_mixture(tokens)) == (None, None)
+    first: list[tuple[list[tuple[Reduction, ...]], tuple[int, int]]] = [
+        ([("first", "max")], (0, 0)), ([("first",), ("mean",)], (0, 0)), ([("first",)], (0, 1)), ([("first",)], (0, 0)),
+    ]  # fmt: skip
+    for poolings, skipped in first:  # in bf16 and int8 only the outputs that are pooled are computed
+        encoder = SentenceEncoder([copy.deepcopy(tower)], poolings)
+        encoder.skipped = skipped
+        with torch.no_grad():
+            before = encoder.encode_contexts(tokens)[0], encoder.encode_candidates(tokens)
+            encoder.read_first_outputs_only()
+            torch.testing.assert_close((encoder.encode_contexts(tokens)[0], encoder.encode_candidates(tokens)), before)
 
 
 def test_new_words_have_the_mean_and_the_deviation_of_each_dimension(tiny_backbone: Path) -> None:

@@ -162,6 +162,9 @@ def test_a_start_on_a_copy_of_its_backbone_is_accepted(tiny_backbone: Path, tmp_
     model = start_model(on(STARTS["bi"], copied), others, seed=1, sample=REPLIES, start=tmp_path / "model")[0]
     name = "context_tower.backbone.network.embeddings.word_embeddings.weight"
     assert torch.equal(model.state_dict()[name], source.state_dict()[name])
+    moved = dataclasses.replace(OTHER_TURNS, new_tokens=("[EOT]", "[TURN]"))  # [TURN] has another row
+    with pytest.raises(ConfigError, match=r"the weights in .* do not fit this model \(.*word_embeddings"):
+        start_model(on(STARTS["bi"], copied), moved, seed=1, sample=REPLIES, start=tmp_path / "model")
 
 
 def test_two_towers_do_not_become_one(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -185,8 +188,10 @@ def test_a_budget_for_a_dropped_background_is_named(
     before = dataclasses.replace(POLICY, max_background_tokens=30)
     trained(STARTS["bi"], tiny_backbone, tmp_path / "model", before)
     policy = dataclasses.replace(POLICY, background="drop", max_background_tokens=most)
-    start_model(on(STARTS["bi"], tiny_backbone), policy, seed=1, sample=REPLIES, start=tmp_path / "model")
-    assert caplog.messages == [] if fits else ["settings without effect on this model: text.max_background_tokens"]
+    for goal in (STARTS["bi"], BiConfig(reduction="sqrt_n")):  # nor is a start's reduction lost if another one is set
+        start_model(on(goal, tiny_backbone), policy, seed=1, sample=REPLIES, start=tmp_path / "model")
+    named = "settings without effect on this model: text.max_background_tokens"
+    assert caplog.messages == [named] * (0 if fits else 2)
 
 
 @pytest.mark.parametrize("reduction", ["first", "sqrt_n", "mean"])
@@ -202,6 +207,17 @@ def test_an_encoder_that_leaves_its_reduction_out_inherits_a_mean(
         assert (resolved.reduction, resolved.match_self_score) == (("mean", 20.0) if is_mean else ("first", None))
         if isinstance(resolved, PolyConfig):
             assert resolved.code_init == ("near_zero" if is_mean else "uniform")
+
+
+def test_dropout_is_that_of_the_training_also_after_a_start(tiny_backbone: Path, tmp_path: Path) -> None:
+    trained(STARTS["bi"], tiny_backbone, tmp_path / "model")
+    for dropout, expected in ((None, 0.1), (0.0, 0.0), (0.3, 0.3)):
+        model, *_ = start_model(
+            CrossConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=REPLIES, start=tmp_path / "model",
+            dropout=dropout, new_dropout=0.2,
+        )  # fmt: skip
+        assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {expected}
+        assert model.dropout == 0.2
 
 
 def test_a_start_provides_the_prompts_that_are_not_set(tiny_backbone: Path, tmp_path: Path) -> None:

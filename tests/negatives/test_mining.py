@@ -32,7 +32,7 @@ from polyrank.negatives.hard import (
     hard_candidates,
     same_words,
 )
-from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
+from polyrank.negatives.mine import Mined, from_pool, from_retriever, mine, with_texts
 from polyrank.negatives.random import GivenNegatives, MixedNegatives, RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
@@ -157,6 +157,7 @@ def test_mined_examples_never_hold_a_right_answer_as_wrong(retrieve: Any) -> Non
         assert (after.context, after.background) == (before.context, before.background)
     assert found == mine(EXAMPLES, retrieve, HardNegatives(n_negatives=2, last_rank=4))
     assert mine(EXAMPLES, retrieve, HardNegatives(n_negatives=9)).n_short == 2
+    assert mine(EXAMPLES[2:], retrieve, HardNegatives(n_negatives=9)) == Mined((), 1, 0, 0, 0.0)
 
 
 def test_contexts_of_the_same_words_share_their_right_answers() -> None:
@@ -485,9 +486,10 @@ def test_lists_of_other_examples_are_refused(tmp_path: Path, change: Any) -> Non
     np.save(tmp_path / "mined-0.npy", change(np.load(tmp_path / "mined-0.npy")))
     with pytest.raises(ArtifactError, match=r"mined-0\.npy does not fit the examples; train again"):
         mined(tmp_path)(0, TWICE[0], 0)
-    (tmp_path / "mined-0.npy").write_bytes((tmp_path / "mined-0.npy").read_bytes()[:-5])
-    with pytest.raises(ArtifactError, match=r"mined-0\.npy is damaged"):
-        mined(tmp_path)(0, TWICE[0], 0)
+    for damaged in ((tmp_path / "mined-0.npy").read_bytes()[:-5], b""):
+        (tmp_path / "mined-0.npy").write_bytes(damaged)
+        with pytest.raises(ArtifactError, match=r"mined-0\.npy is damaged"):
+            mined(tmp_path)(0, TWICE[0], 0)
 
 
 def test_each_mining_and_each_example_draws_other_ranks(tmp_path: Path) -> None:

@@ -173,6 +173,8 @@ def test_a_model_is_exported_as_it_came(name: str, layout: Callable[[str], Path]
     folder = layout(name)
     config = BiConfig(backbone=str(folder), shared_towers=True)
     made = new_model(config, TextPolicy(max_context_tokens=120, max_candidate_tokens=120), seed=1, sample=DOCUMENTS)
+    squares = np.square(EncoderScorer(made[0], made[1]).encode_candidates(DOCUMENTS)).sum(1)  # type: ignore[arg-type]
+    assert squares.mean() == pytest.approx(20, rel=1e-4)
     save_model(tmp_path / "saved", *made)
     export_to_sentence_transformers(tmp_path / "saved", tmp_path / "out")
     wanted, found = theirs(folder), theirs(tmp_path / "out")
@@ -260,6 +262,9 @@ def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> 
     fingerprints = [load(one, device="cpu").fingerprint for one in (folder, *copies)]
     assert fingerprints[0] == fingerprints[-1]
     assert len({*fingerprints}) == 3 + len(ways)
+    edited(folder, "document_0_Transformer/sentence_bert_config.json", max_seq_length=0)
+    with pytest.raises(ArtifactError, match="has max_seq_length = 0, not a number of tokens"):
+        load(folder, device="cpu")
 
 
 def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
@@ -269,6 +274,7 @@ def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
     found: Any = load(folder, device="cpu")
     explained = polyrank.explain(found, QUERIES[0], DOCUMENTS[0])
     np.testing.assert_allclose(explained.score, found.score(QUERIES[:1], [DOCUMENTS[:1]])[0][0], rtol=1e-5)
+    assert all(token.read for text in (*explained.turns, explained.candidate) for token in text.tokens)
     found.encode_candidates(["the red light " * 9])
     assert [str(cut) for cut in found.cut] == ["1 candidate did not fit into 12 tokens, so its end was not read"]
 
@@ -385,7 +391,7 @@ def test_a_plain_decoder_is_read_at_its_last_token(name: str, side: str, tmp_pat
     ("name", "config", "missing"),
     [
         ("Bert encoder, Dense (LaBSE)", PolyConfig(n_codes=2), "layers after the pooling, cosine (model.normalize)"),
-        ("Bert encoder, mean pooling", BiConfig(reduction="first"), "pooling"),
+        ("Bert encoder, mean pooling", BiConfig(reduction="first"), "pooling, limit of 119 tokens"),
         ("Bert encoder, mean pooling", BiConfig(normalize=False), "cosine (model.normalize)"),
         ("Bert encoder, prompts", BiConfig(), "prompts"),
         ("Qwen3 classifier", BiConfig(), "scoring head"),
@@ -399,6 +405,8 @@ def test_what_a_training_leaves_out_is_reported(
         max_context_tokens=120, max_candidate_tokens=120, context_prefix="my " if "pr" in name else None
     )
     folder = made(tmp_path)
+    if "limit" in missing:
+        edited(folder, "sentence_bert_config.json", max_seq_length=119)
     new_model(replace(config, backbone=str(folder)), policy, seed=1, sample=DOCUMENTS)
     assert caplog.messages == [f"the training starts from {folder} without its {missing}"]
 
@@ -493,6 +501,16 @@ def test_tokens_of_a_score_must_exist(tokens: dict[str, Any], tmp_path: Path) ->
     edited(folder, "1_LogitScore/config.json", **tokens)
     with pytest.raises(ArtifactError, match=r"scores by the tokens .*; download the model again"):
         load(folder, device="cpu")
+
+
+def test_a_language_model_without_both_tokens_is_refused(tmp_path: Path) -> None:
+    folder = plain_pairs(tmp_path, "Qwen3ForCausalLM", {**WORDS, "chat_template": RERANKER})
+    whole = (folder / "tokenizer.json").read_text("utf-8")
+    for name in ("yes", "no"):
+        assert f'"{name}":' in whole
+        (folder / "tokenizer.json").write_text(whole.replace(f'"{name}":', '"another":'), "utf-8")
+        with pytest.raises(ArtifactError, match="has no token yes or no; choose another re-ranker"):
+            load(folder, device="cpu")
 
 
 def test_a_language_model_of_another_type_is_not_taken_for_a_reranker(tmp_path: Path) -> None:

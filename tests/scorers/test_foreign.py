@@ -28,6 +28,7 @@ from polyrank.loading.folders import is_hugging_face
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.hugging_face import UNEVEN
+from polyrank.models.published import read_published
 from polyrank.scorers.exported import export_to_sentence_transformers
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder, Scorer
@@ -260,6 +261,7 @@ def test_a_dense_layer_without_an_activation_has_a_tanh(bi: Path) -> None:
     scores = load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS)
     for name in (None, "tanh"):  # written by old versions of the library
         edited(bi, "2_Dense/config.json", lambda values, name=name: values | {"activation_function": name})
+        edited(bi, "config_sentence_transformers.json", lambda values: values | {"similarity_fn_name": None})
         np.testing.assert_array_equal(load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS), scores)
 
 
@@ -270,6 +272,14 @@ def test_vectors_that_the_files_cut_are_other_vectors(bi: Path) -> None:
     )
     assert (whole.dimension, short.dimension) == (8, 4)
     assert whole.fingerprint != short.fingerprint
+
+
+def test_a_training_puts_around_texts_what_the_tokenizer_of_the_model_puts(bi: Path) -> None:
+    """Also if that is nothing, and the tokenizer names boundary tokens."""
+    for change, around in ((lambda v: v, ([2], [3])), (lambda v: v | {"post_processor": None}, ([], []))):
+        edited(bi, "tokenizer.json", change)
+        subwords, texts = read_published(str(bi)).subwords, load(bi, device="cpu").texts  # type: ignore[attr-defined]
+        assert (subwords.before, subwords.after) == around == (texts.subwords.before, texts.subwords.after)
 
 
 def test_a_classifier_that_states_no_labels_has_the_two_of_its_library(network: Any) -> None:
@@ -449,6 +459,18 @@ def bi(saved_bi: Path, tmp_path: Path) -> Path:
         ("config_sentence_transformers.json", lambda v: v | {"similarity_fn_name": "manhattan"}, "by manhattan"),
         ("config_sentence_transformers.json", lambda v: v | {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
         ("config_sentence_transformers.json", lambda v: v | {"truncate_dim": "8"}, "truncate_dim = '8', not"),
+        ("config_sentence_transformers.json", lambda v: v | {"truncate_dim": 0}, "truncate_dim = 0, not"),
+        (
+            "sentence_bert_config.json",
+            lambda v: (
+                v
+                | {
+                    "modality_config": {"text": {}, "message": {}},
+                    "processing_kwargs": {"chat_template": {"truncation": True}},
+                }
+            ),
+            "sets truncation of its chat template",
+        ),
         ("1_Pooling/config.json", lambda v: v | {"pooling_mode": "best"}, "pools by best"),
         ("modules.json", lambda v: [v[0], v[1] | {"path": "3_Pooling"}], r"3_Pooling/config\.json is missing"),
         ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "uses the activation torch.save"),

@@ -222,6 +222,12 @@ def test_a_short_network_splits_its_length_between_two_long_texts(
     assert shown(texts, ids) == f"< {spaced(left)} | {spaced(right)} |"
     assert segments == [0] * (n_left + 2) + [1] * (n_right + 1)
     assert len(ids) <= longest
+    again = make(longest, max_context_tokens=12, max_candidate_tokens=8, start_candidate_of_pair=True)
+    ids, segments = again.pair_ids(Context((spaced(LETTERS),)), spaced(LETTERS))
+    left, right = shown(again, ids).removeprefix("< ").removesuffix(" |").split(" | < ")
+    assert len(ids) == min(longest, 20) == len(left.split()) + len(right.split()) + 4
+    assert (LETTERS.endswith(left.replace(" ", "")), LETTERS.startswith(right.replace(" ", ""))) == (True, True)
+    assert segments == [0] * (len(left.split()) + 2) + [1] * (len(right.split()) + 2)
 
 
 @pytest.mark.parametrize(("shared", "n_context"), [(True, 16), (False, 8)])
@@ -434,7 +440,14 @@ def test_each_side_has_its_own_texts(tiny_backbone: Path) -> None:
     assert [routed.candidate_ids(text) for text in texts] == sides[1].all_candidate_ids(texts)
     assert routed.all_candidate_ids(texts) == sides[1].all_candidate_ids(texts) != sides[0].all_candidate_ids(texts)
     assert [routed.of_side("context"), routed.of_side("candidate")] == sides
+    with_facts = Context(("hi", "i j"), ("k l " * 99,))
+    alone = BackboneTexts(sides[0].subwords, sides[0].policy, 512)
+    assert routed.context_ids(with_facts) == alone.context_ids(with_facts) != routed.context_ids(context)
+    assert str(routed.cut) == str(alone.cut) != ""
     assert len({routed.key, RoutedTexts(*sides[::-1]).key, RoutedTexts(sides[0], sides[0]).key}) == 3
+    words = load_subwords(tiny_backbone)
+    words.add(["k"])
+    assert len({alone.key, sides[0].key, BackboneTexts(words, sides[0].policy, 512).key}) == 2  # other ids of a text
     short = BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 500)
     assert [RoutedTexts(*each).max_positions for each in ((short, sides[0]), (sides[0], short))] == [500, 500]
 

@@ -9,35 +9,46 @@ from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from polyrank.config.models import TextPolicy
-from polyrank.errors import ConfigError
+from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
 from polyrank.text.messages import MessageTexts
 from polyrank.text.subwords import Subwords
 
 SAID, ANSWERED = [f"a{n}" for n in range(40)], [f"b{n}" for n in range(40)]
-WORDS = ["<pad>", "<end>", "user", "query", "document", "system", "sys", "sysc", "|", *SAID, *ANSWERED]
+OTHERS = ["sys", "sysc", "|", "alpha", "bravo", "charlie", "foxtrot"]
+WORDS = ["<pad>", "<end>", "user", "query", "document", "system", *OTHERS, *SAID, *ANSWERED]
 N_AROUND = 2  # words of the template around each text
 
 
 class Template:
-    """A tokenizer's chat template: the role before each text, and an end after it."""
+    """A tokenizer's chat template: the role before each text, and an end after it; some roles may be left out."""
 
-    chat_template = "a template"
+    def __init__(self, chat_template: Any = "a template", left_out: str = "") -> None:
+        self.chat_template, self.left_out, self.given = chat_template, left_out, list[dict[str, Any]]()
 
-    def apply_chat_template(self, chat: list[dict[str, Any]], **_: Any) -> str:
-        return " ".join(f"{message['role']} {message['content']} <end>" for message in chat)
+    def apply_chat_template(self, chat: list[dict[str, Any]], **settings: Any) -> str:
+        self.given.append(settings)
+        texts = [(message["role"], message["content"]) for message in chat if message["role"] != self.left_out]
+        plain = [(role, text if isinstance(text, str) else text[0]["text"]) for role, text in texts]
+        return " ".join(f"{role} {text} <end>" for role, text in plain)
 
 
 def message_texts(
-    context: int, candidate: int, pair: int, prompts: tuple[str, str] = ("", ""), **settings: Any
+    context: int,
+    candidate: int,
+    pair: int,
+    prompts: tuple[str, str] = ("", ""),
+    template: Template | None = None,
+    form: str = "flat",
+    **settings: Any,
 ) -> MessageTexts:
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<pad>"))
     tokenizer.normalizer = Replace("\n", " | ")  # the end of a line is a token
     tokenizer.pre_tokenizer = WhitespaceSplit()
     policy = TextPolicy(max_context_tokens=context, max_candidate_tokens=candidate)
     return MessageTexts(
-        Template(), Subwords(tokenizer, "<end>", "<end>", "<pad>"), policy, 100, form="flat", settings=settings,
-        max_pair_tokens=pair, prompts=prompts, where="the model",
+        template or Template(), Subwords(tokenizer, "<end>", "<end>", "<pad>"), policy, 100, form=form,
+        settings=settings, max_pair_tokens=pair, prompts=prompts, where="the model",
     )  # fmt: skip
 
 
@@ -88,6 +99,39 @@ def test_a_model_reads_facts_before_the_turns_each_on_a_line_and_loses_facts_fir
     assert words(texts.context_ids(Context(("a2", "a3")))) == ["user", *lines[4:]]
     for n in range(len(lines)):
         assert words(message_texts(1 + len(lines) - n, 20, 20).context_ids(context)) == ["user", *lines[n:]]
+
+
+def test_a_template_gets_the_side_of_a_text_if_it_reads_one() -> None:
+    """A pair has both sides, and settings of the model take precedence."""
+    for chat_template, more, wanted in (
+        ("{{ task }}", {}, [{"task": "query"}, {"task": "document"}, {}]),
+        ("{{ task }}", {"task": "own"}, [{"task": "own"}] * 3),
+        ("{{ role }}", {}, [{}, {}, {}]),
+    ):
+        template = Template(chat_template)
+        texts = message_texts(20, 20, 20, template=template, **more)
+        texts.context_ids(Context(("a1",)))
+        texts.candidate_ids("b1")
+        texts.pair_ids(Context(("a1",)), "b1")
+        assert template.given == [{"tokenize": False, **settings} for settings in wanted]
+
+
+def test_a_message_has_the_form_of_the_model_or_else_of_its_template() -> None:
+    for form, chat_template, structured in (
+        ("auto", "{{ m.content }}", False), ("auto", "{{ m.content[0].text }}", True), ("auto", {"a": "b"}, True),
+        ("flat", "{{ m.content[0].text }}", False), ("structured", "{{ m.content }}", True),
+    ):  # fmt: skip
+        texts = message_texts(20, 20, 20, template=Template(chat_template), form=form)
+        assert texts.structured == structured
+        assert words(texts.candidate_ids("b1 b2")) == ["user", "b1", "b2", "<end>"]
+
+
+def test_a_template_that_leaves_out_one_text_of_a_pair_is_refused() -> None:
+    message_texts(20, 20, 20).check_pairs()
+    for role in ("query", "document"):
+        texts = message_texts(20, 20, 20, template=Template(left_out=role))
+        with pytest.raises(ArtifactError, match="the model reads messages, and its chat template leaves out the roles"):
+            texts.check_pairs()
 
 
 def test_everything_that_changes_ids_is_in_the_key() -> None:

@@ -264,6 +264,20 @@ def test_added_tokens_match_exactly_and_special_tokens_in_texts_do_not(tiny_back
     assert own.encode("hi[EOT]my") == (*own.encode("hi"), n_before, *own.encode("my"))
 
 
+def test_pieces_continue_their_word_and_special_tokens_none(tiny_backbone: Path) -> None:
+    """A pre-training hides whole words, and never a special token."""
+    own = load_subwords(tiny_backbone)
+    own.add(["[EOT]"])
+    own.tokenizer.add_tokens(["iphone"])  # a word that is not special
+    ((ids, continues),) = own.encode_words(["hi wifis[EOT][EOT]iphone"])
+    assert [own.tokenizer.id_to_token(i) for i in ids] == ["hi", "wifi", "##s", "[EOT]", "[EOT]", "iphone"]
+    assert continues == [False, False, True, False, False, False]
+    special = [own.id_of(name) for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EOT]")]
+    assert own.special_ids() == sorted(special)
+    words = Tokenizer(WordLevel({word: i for i, word in enumerate(["<unk>", "<mask>", "a", "b", "c"])}, "<unk>"))
+    assert Subwords(words, "a", "b", "a").special_ids() == [0, 1, 2, 3]  # by their names alone
+
+
 @pytest.mark.parametrize("n", [999, 1000, 1001, 2000])
 def test_long_texts_have_the_same_subwords(subwords: Any, n: int) -> None:
     """Texts of 2,000 characters and more are not cached."""

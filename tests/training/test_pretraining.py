@@ -17,12 +17,18 @@ import transformers
 
 import processes
 from polyrank import load
-from polyrank.config.pretrain import PretrainRecipe, PretrainSteps, PretrainText, ScratchModel
+from polyrank.config.pretrain import ContinuedModel, PretrainRecipe, PretrainSteps, PretrainText, ScratchModel
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, ResourceError, UsageError
 from polyrank.loading.recipes import load_pretrain_recipe
 from polyrank.models.backbone import load_backbone
-from polyrank.models.pretraining import PretrainingNetwork, new_bert, pretraining_network, save_backbone
+from polyrank.models.pretraining import (
+    PretrainingNetwork,
+    continued_backbone,
+    new_bert,
+    pretraining_network,
+    save_backbone,
+)
 from polyrank.storage.tensors import read_file
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
 from polyrank.text.subword_learning import _count_words
@@ -170,8 +176,12 @@ def test_words_count_as_often_as_they_occur(monkeypatch: pytest.MonkeyPatch) -> 
 def test_impossible_vocabularies_are_refused() -> None:
     with pytest.raises(ConfigError, match="size = 10 is too small for the 4 characters"):
         learn_bert_subwords(["abcd"], kind="bpe", size=10)
-    with pytest.raises(ConfigError, match="have no words"):
-        learn_bert_subwords(["", "  "], kind="wordpiece", size=100)
+    for none in ("", "  ", "a" * 101):  # longer words are unknown
+        with pytest.raises(ConfigError, match="have no words"):
+            learn_bert_subwords([none, none], kind="wordpiece", size=100)
+    longest = learn_bert_subwords(["a" * 100], kind="wordpiece", size=100).tokenizer
+    assert "[UNK]" not in longest.encode("a" * 100, add_special_tokens=False).tokens
+    assert longest.encode("a" * 101, add_special_tokens=False).tokens == ["[UNK]"]
 
 
 def test_rare_words_are_dropped_when_there_are_too_many() -> None:
@@ -787,6 +797,31 @@ def test_a_recipe_without_files_names_the_missing_key(name: str) -> None:
     del values[name]
     with pytest.raises(ConfigError, match=f'missing key "{name}"; add it'):
         load_pretrain_recipe(values)
+
+
+def test_a_saved_backbone_names_no_folder_and_its_own_type(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Others read the weights in the type that the file states, and a path tells where it was made."""
+    copied = Path(shutil.copytree(tiny_backbone, tmp_path / "copy"))
+    values = json.loads((copied / "config.json").read_text("utf-8"))
+    for kind in ("gelu", "relu"):  # polyrank's network, and that of transformers
+        changes = {"_name_or_path": str(copied), "dtype": "float16", "hidden_act": kind}
+        (copied / "config.json").write_text(json.dumps(values | changes), "utf-8")
+        save_backbone(tmp_path / "m", load_backbone(copied), load_subwords(copied))
+        saved = json.loads((tmp_path / "m" / "config.json").read_text("utf-8"))
+        assert (saved["dtype"], saved["architectures"], str(copied) in str(saved)) == ("float32", ["BertModel"], False)
+
+
+@pytest.mark.parametrize("dropout", [None, 0.3])
+def test_new_words_of_a_continued_backbone_depend_on_the_seed(tiny_backbone: Path, dropout: float | None) -> None:
+    words = []
+    for seed in (1, 2, 2):
+        backbone, subwords, _ = continued_backbone(
+            ContinuedModel(backbone=str(tiny_backbone)), "[EOT]", dropout=dropout, seed=seed
+        )
+        assert {module.p for module in backbone.modules() if isinstance(module, torch.nn.Dropout)} == {dropout or 0.1}
+        table: Any = backbone.embeddings()
+        words.append(table.weight[subwords.id_of("[EOT]")].tolist())
+    assert words[0] != words[1] == words[2]
 
 
 def test_the_command(dialogues: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class RoutedTexts(Texts):
         self.subwords, self.policy = contexts.subwords, contexts.policy
         self.max_positions = min(contexts.max_positions, candidates.max_positions)
         self.cut = contexts.cut = candidates.cut = Cut(
-            contexts.cut.max_context_tokens, candidates.cut.max_candidate_tokens
+            contexts.cut.max_context_tokens, candidates.cut.max_candidate_tokens, contexts.cut.max_background_tokens
         )
 
     @property
