@@ -169,6 +169,18 @@ def test_two_tokenizer_files_that_differ_use_the_library(tmp_path: Path, changes
     assert list(found.names.values()) == [expected.cls_token, expected.sep_token, expected.pad_token]
 
 
+def test_texts_are_lower_cased_for_a_model_that_requires_it(tmp_path: Path) -> None:
+    """Its own tokenizer distinguishes them; both files agree, so polyrank reads them without transformers."""
+    folder = shutil.copytree(resolve_backbone("embedded").folder, tmp_path / "cased")
+    document = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    document["normalizer"] |= {"lowercase": False}
+    (folder / "tokenizer.json").write_text(json.dumps(document), "utf-8")
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8")) | {"do_lower_case": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    plain, lowered = load_subwords(folder), load_subwords(folder, lower_case=True)
+    assert plain.encode("HELLO there") != plain.encode("hello there") == lowered.encode("HELLO there")
+
+
 @pytest.mark.parametrize("model", [pytest.param("untuned:embedded", marks=pytest.mark.deep), "shipped:convert"])
 def test_answering_imports_neither_transformers_nor_a_compiler(tmp_path: Path, model: str) -> None:
     """These imports take longer than the rest of a command."""

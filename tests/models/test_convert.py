@@ -19,7 +19,7 @@ from polyrank.models.start import start_model
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
-from polyrank.text import learn_subwords, pad
+from polyrank.text import ConvertTexts, learn_subwords, pad
 from train_settings import loss_of
 
 
@@ -268,6 +268,17 @@ def test_a_training_may_have_another_dropout_and_none_at_all(dropout: float | No
     assert config.dropout == 0.2
 
 
+def test_dropout_follows_the_embeddings_and_the_attention_of_each_layer() -> None:
+    model, texts, _ = make()
+    tokens, parts = texts.candidates(REPLIES[:2]), [model, *model.layers]
+    for part in (None, *parts):
+        for each in parts:
+            each.dropout = 0.5 if each is part else 0.0
+        vectors = [torch.manual_seed(seed) and model.train().encode_candidates(tokens) for seed in (1, 1, 2)]
+        assert torch.equal(vectors[0], vectors[1])
+        assert torch.equal(vectors[0], vectors[2]) == (part is None)
+
+
 def test_a_vocabulary_with_other_buckets_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v.json"
     path.write_bytes(learn_subwords(CORPUS, min_count=3, n_buckets=9).to_bytes())
@@ -293,7 +304,10 @@ def test_text_settings_without_effect_are_named(
     (tmp_path / "v.json").write_bytes(learn_subwords(CORPUS, min_count=3).to_bytes())
     text = {key: str(tmp_path / "v.json") if value == "V" else value for key, value in text.items()}
     config = dataclasses.replace(TINY, **model)
-    new_model(config, ConvertText(**text), seed=1, sample=(), corpus=CORPUS)
+    _, texts, _ = new_model(config, ConvertText(**text), seed=1, sample=(), corpus=CORPUS)
+    assert isinstance(texts, ConvertTexts)
+    assert (len(texts.subwords.subwords) == 9) == ("vocabulary_size" in text and "vocabulary" not in text)
+    assert texts.policy.vocabulary is None  # the folder of the model holds it
     assert caplog.messages == ([f"settings without effect on this model: {unused}"] if unused else [])
 
 

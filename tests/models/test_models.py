@@ -25,7 +25,7 @@ from polyrank.models.artifacts import save_model
 from polyrank.models.backbone import empty_backbone, load_backbone
 from polyrank.models.bi_encoder import Tower
 from polyrank.models.build import fit_output_scale, grow_embeddings, resolve
-from polyrank.models.foreign.files import HeadLayer, _routed, read_pooling
+from polyrank.models.foreign.files import HeadLayer, _routed, describe, read_pooling
 from polyrank.models.foreign.networks import SentenceEncoder, positive_label, read_layers
 from polyrank.models.foreign.rerankers import prompting_of
 from polyrank.models.hugging_face import max_positions
@@ -312,6 +312,8 @@ def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: P
     cosine = dataclasses.replace(pooled, cosine=True)
     assert resolve(BiConfig(), cosine) == BiConfig(reduction="mean", match_self_score=20.0, normalize=True)
     assert resolve(BiConfig(), dataclasses.replace(cosine, name="embedded")).normalize is False  # type: ignore[union-attr]
+    for plain_scale in ({"output_scale": 2.0}, {"match_output_std": 0.5}):  # of vectors that are not normalized
+        assert resolve(BiConfig(**plain_scale), cosine).normalize is False  # type: ignore[union-attr, arg-type]
     assert resolve(PolyConfig(), cosine).normalize is False  # type: ignore[union-attr]
     others: list[tuple[Reduction, ...]] = [("mean", "max"), ("max", "mean"), ("max",), ("first",), ()]
     for poolings in others:  # only the mean of the outputs is the vector that codes near zero start from
@@ -517,13 +519,18 @@ def test_every_dropout_of_a_network_is_the_requested_one(kind: str) -> None:
     assert shares == {0.3}
 
 
-def test_the_seed_determines_only_codes_and_heads(tiny_backbone: Path) -> None:
+def test_the_seed_determines_only_codes_heads_and_new_words(tiny_backbone: Path) -> None:
     torch.manual_seed(11)
     before = torch.random.get_rng_state()
     config = PolyConfig(backbone=str(tiny_backbone), n_codes=4)
     codes = [new_model(config, POLICY, seed=seed, sample=REPLIES)[0].codes for seed in (1, 1, 2)]  # type: ignore[union-attr]
     assert torch.equal(codes[0], codes[1])  # type: ignore[arg-type]
     assert not torch.equal(codes[0], codes[2])  # type: ignore[arg-type]
+    policy = dataclasses.replace(POLICY, new_tokens=("[EOT]",))
+    models: list[Any] = [new_model(config, policy, seed=seed, sample=REPLIES)[0] for seed in (1, 1, 2)]
+    words = [model.backbone.embeddings().weight for model in models]
+    assert torch.equal(words[0], words[1])
+    assert [torch.equal(words[0][:-1], words[2][:-1]), torch.equal(words[0][-1], words[2][-1])] == [True, False]
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -644,6 +651,41 @@ def test_the_most_particular_route_of_a_side_is_taken(tmp_path: Path) -> None:
         assert found == [
             *({"path": f"router/{names[0]}/{part}", "type": f"type of {part}"} for part in "ab"), listed[1]
         ]  # fmt: skip
+        others = [listed[0] | {"type": "my_modules.Router"}, listed[0] | {"path": "../router"}]
+        assert _routed(tmp_path / "router", others, "query") == others  # code of its author, and a path outside
+
+
+def test_pairs_are_read_in_one_way_with_their_prompt(tmp_path: Path) -> None:
+    """polyrank would score them differently from their library."""
+    library, sizes = "sentence_transformers.models.", {"linear.weight": torch.ones(1, 8), "linear.bias": torch.ones(1)}
+    modules = [
+        {"path": "", "type": f"{library}Transformer"}, {"path": "1", "type": f"{library}Pooling"},
+        {"path": "2", "type": f"{library}Dense"},
+    ]  # fmt: skip
+    pairs = {"model_type": "CrossEncoder", "prompts": {"a": "the "}, "default_prompt_name": "a"}
+    for include_prompt, kinds, reason in (
+        (True, ["Dense", "Dense"], ""), (True, ["Dense", "Normalize"], "has a Router of pairs"),
+        (False, ["Dense", "Dense"], "leaves the prompt of its pairs out of the pooling"),
+    ):  # fmt: skip
+        router = {
+            "types": {f"{side}_0": f"{library}{kind}" for side, kind in zip(("query", "document"), kinds, strict=True)},
+            "structure": {"query": ["query_0"], "document": ["document_0"]}, "parameters": {},
+        }  # fmt: skip
+        files: dict[str, Any] = {
+            "config_sentence_transformers.json": pairs, "config.json": {}, "2/config.json": {},
+            "1/config.json": {"pooling_mode": "mean", "include_prompt": include_prompt},
+            "3/router_config.json": router, "3/query_0/config.json": {}, "3/document_0/config.json": {},
+            "modules.json": modules + [{"path": "3", "type": f"{library}Router"}] * ("Normalize" in kinds),
+        }  # fmt: skip
+        for name, values in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(json.dumps(values), "utf-8")
+        (tmp_path / "model.safetensors").write_bytes(to_bytes(sizes))
+        if reason:
+            with pytest.raises(ArtifactError, match=reason):
+                describe(tmp_path)
+        else:
+            assert (describe(tmp_path).kind, describe(tmp_path).prompts) == ("pairs", ("the ", ""))
 
 
 def test_each_side_is_pooled_in_its_own_way(tiny_backbone: Path) -> None:

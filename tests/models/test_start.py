@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from convert_models import make as make_convert
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ConfigError, PolyrankError
 from polyrank.models import BiEncoder, Network, PolyEncoder, new_model
@@ -141,6 +142,13 @@ def test_a_start_on_another_backbone_needs_the_requested_one(tiny_backbone: Path
         start_model(
             BiConfig(backbone=str(tmp_path / "nowhere")), POLICY, seed=1, sample=REPLIES, start=tmp_path / "model"
         )
+
+
+def test_a_start_without_a_common_weight_is_refused(tiny_backbone: Path) -> None:
+    """Training would begin from scratch, as if nothing were wrong."""
+    goal = new_model(on(STARTS["bi"], tiny_backbone), POLICY, seed=1, sample=REPLIES)[0]
+    with pytest.raises(ConfigError, match=r"the weights in m do not fit this model \(no common part\)"):
+        transfer_weights(goal, make_convert()[0], "m")
 
 
 @pytest.mark.parametrize("goal", GOALS)

@@ -278,7 +278,9 @@ def test_a_training_puts_around_texts_what_the_tokenizer_of_the_model_puts(bi: P
     """Also if that is nothing, and the tokenizer names boundary tokens."""
     for change, around in ((lambda v: v, ([2], [3])), (lambda v: v | {"post_processor": None}, ([], []))):
         edited(bi, "tokenizer.json", change)
-        subwords, texts = read_published(str(bi)).subwords, load(bi, device="cpu").texts  # type: ignore[attr-defined]
+        published, texts = read_published(str(bi), 0.3), load(bi, device="cpu").texts  # type: ignore[attr-defined]
+        subwords, modules = published.subwords, published.backbone.modules()
+        assert {module.p for module in modules if isinstance(module, torch.nn.Dropout)} == {0.3}
         assert (subwords.before, subwords.after) == around == (texts.subwords.before, texts.subwords.after)
 
 

@@ -338,6 +338,14 @@ def test_new_dropout_precedes_the_head(tiny_backbone: Path) -> None:
     torch.manual_seed(9)
     assert torch.equal(read[1], torch.nn.functional.dropout(read[0], 0.4))
     assert not torch.equal(read[1], read[0])
+    late.model.training = False
+    attention: Any = late.model.backbone.layers()[-1].attention.self  # type: ignore[union-attr]  # of a BERT
+    attention.train()
+    for share in (0.0, 0.5):
+        attention.dropout.p = share
+        late.joined(*inputs)
+    assert torch.allclose(read[2], read[0])
+    assert not torch.allclose(read[3], read[0])
 
 
 @pytest.mark.parametrize("kind", ["late", "cross"])

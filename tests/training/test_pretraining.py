@@ -492,6 +492,9 @@ def test_a_new_bert_has_the_requested_sizes_and_berts_initialization() -> None:
     assert float(drawn.std()) == pytest.approx(0.02, rel=0.02)  # 200,000 numbers
     words = network.embeddings.word_embeddings.weight  # type: ignore[union-attr]
     assert [i for i, row in enumerate(words) if not row.any()] == [5]
+    for seed, same in ((1, True), (2, False)):
+        other = new_bert(sizes, 700, padding=5, dropout=0.25, seed=seed).network
+        assert torch.equal(other.embeddings.word_embeddings.weight, words) == same  # type: ignore[union-attr, arg-type]
 
 
 def test_out_of_memory_suggests_half_of_the_tokens(

@@ -53,7 +53,7 @@ def transfer_weights(model: Network, trained: Network, where: str, *, same_words
         if len(old := copied[name]) < len(new := state[name]) and old.shape[1:] == new.shape[1:]:
             copied[name] = torch.cat([old, new[len(old) :]])
     odd = [name for name, tensor in copied.items() if tensor.shape != state[name].shape]
-    if odd or not copied:
+    if odd or not any(name in copied for name, _ in model.named_parameters()):  # a scale alone is not a model
         raise ConfigError(f"the weights in {where} do not fit this model ({(odd or ['no common part'])[0]})")
     sources: dict[int, Tensor] = {}  # by the tensor that gets them: shared towers have two names for one
     for name, tensor in copied.items():

@@ -206,10 +206,9 @@ def _routed(folder: Path, modules: list[dict[str, Any]], side: str) -> list[dict
     """The modules that the texts of a side pass: those of its route in place of a Router."""
     listed = []
     for part in modules:
-        path = folder / str(part["path"])
-        if str(part["type"]).removeprefix(LIBRARY).rpartition(".")[2] not in ROUTERS or not _is_inside(
-            str(part["path"])
-        ):
+        place, kind = str(part["path"]), str(part["type"])
+        path, is_router = folder / place, kind.startswith(LIBRARY) and kind.rpartition(".")[2] in ROUTERS
+        if not is_router or not _is_inside(place):
             listed.append(part)
             continue
         new = path / "router_config.json"
