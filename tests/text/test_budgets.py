@@ -417,6 +417,36 @@ def test_a_prompt_is_once_before_all_that_is_read_and_never_cut(
         assert segments == [0] * split + [1] * 5
 
 
+@pytest.mark.parametrize("separator", ["[SEP]", " x y ", ""])
+@pytest.mark.parametrize("background", ["before", "after", "drop"])
+def test_a_long_prompt_stays_whole_within_every_budget(make: Make, background: Any, separator: str) -> None:
+    """Facts and turns share what it leaves, and a candidate leaves room for it."""
+    for n in range(1, 9):
+        prompt = f"{spaced(LETTERS[:n])} "
+        for budget in (n + 4, n + 5, n + 8, 20, 40):
+            for longest in (budget, budget + 5, 90):
+                texts = make(
+                    longest, max_context_tokens=budget, max_candidate_tokens=budget, context_prefix=prompt,
+                    background=background, turn_separator=separator, max_background_tokens=5,
+                )  # fmt: skip
+                for context in (
+                    Context(("k l m n " * 9,), ("q r s t " * 9,)),
+                    Context(("k",), ("q",)),
+                    Context(("k l",)),
+                ):
+                    ids, (pair, _) = texts.context_ids(context), texts.pair_ids(context, spaced(LETTERS))
+                    assert len(ids) <= budget
+                    assert len(pair) <= min(longest, 2 * budget)
+                    for read in (ids, pair):
+                        assert shown(texts, read).startswith(f"< {prompt}".rstrip())
+                    read = shown(texts, ids).split()[1 + n : -1]
+                    n_facts = sum(word in "qrst" for word in read)
+                    assert n_facts <= 5
+                    if budget >= 20:  # a prompt of more than half of a budget may leave no space for both
+                        assert (n_facts > 0) == (background != "drop" and bool(context.background))
+                        assert any(word in "klmn" for word in read)
+
+
 @pytest.mark.parametrize(("most", "expected"), [(0, "< p c |"), (1, "< p b | c |"), (9, "< p a | b | c |")])
 def test_a_prompt_is_before_the_first_turn_that_is_read(make: Make, most: int, expected: str) -> None:
     texts = make(context_prefix="p ", max_earlier_turns=most)

@@ -91,10 +91,7 @@ def save_model(
         needs = {"base": {"model": portable_name(base, path), "fingerprint": other.fingerprint}}
     if half:
         tensors = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
-    files = {
-        "model.safetensors": to_bytes(tensors),
-        "tokenizer.json": texts.subwords.to_bytes(),
-    }
+    files = {"model.safetensors": to_bytes(tensors), "tokenizer.json": texts.subwords.to_bytes()}
     document: dict[str, Any] = {
         "model": to_dict(config),
         "text": asdict(texts.policy),
@@ -153,12 +150,12 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_document(path, MODEL)
 
 
-def load_model(path: Path, *, dropout: float | None = None, new_dropout: float = 0.0) -> Artifact:
+def load_model(path: Path, *, dropout: float | None = None) -> Artifact:
     """Read a model folder; every byte is verified before it is parsed.
 
     Args:
         path: the folder.
-        dropout, new_dropout: for further training, see ``new_model``; None: the dropout that it was trained with.
+        dropout: for further training, see ``new_model``; None: the dropout that it was trained with.
 
     Raises:
         ArtifactError: a file is missing, damaged, or written by a later version.
@@ -171,7 +168,7 @@ def load_model(path: Path, *, dropout: float | None = None, new_dropout: float =
         policy = from_dict(config.text_kind, document["text"], "text")
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
-    model = empty_model(config, document["backbone"], dropout, new_dropout)
+    model = empty_model(config, document["backbone"], dropout)
     tensors = read_file(path / "model.safetensors")[0]
     if "base" in document:
         common = common_weights(model, _base(path, document["base"]))

@@ -126,21 +126,19 @@ def build_model(
     return BiEncoder(contexts, candidates, reduction=config.reduction, reduction_tokens=config.reduction_tokens)
 
 
-def empty_model(
-    config: ModelConfig, shape: dict[str, Any], dropout: float | None = None, new_dropout: float = 0.0
-) -> Network:
+def empty_model(config: ModelConfig, shape: dict[str, Any], dropout: float | None = None) -> Network:
     """A network from saved settings, for weights to be loaded into.
 
     Args:
         config: resolved settings.
         shape: ``Network.shape`` of the saved model.
-        dropout, new_dropout: see ``new_model``.
+        dropout: see ``new_model``.
     """
     if isinstance(config, ConvertConfig):
         return empty_convert(config, int(shape["n_subwords"]), dropout)
     layers = [build_layer(settings) for settings in shape.get(LAYERS, ())]
     values = {key: value for key, value in shape.items() if key != LAYERS}
-    return build_model(config, empty_backbone(values, dropout), new_dropout, layers)
+    return build_model(config, empty_backbone(values, dropout), layers=layers)
 
 
 def saved_texts(network: Network, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts:

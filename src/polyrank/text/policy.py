@@ -96,20 +96,25 @@ class BackboneTexts(Texts):
         return ids[n_ids - min(n_ids, max(budget, 0)) :]
 
     def _background(self, facts: Sequence[str], budget: int, prompt: str = "") -> list[int]:
-        """The first ids of the joined facts: at most half of a context's budget, so the newest turn is read as well."""
+        """The first ids of the joined facts: at most half of a context's budget, so the newest turn is read as well.
+
+        Empty if a prompt leaves no space for them.
+        """
         if self.policy.background == "drop":
             return []
         ids: list[int] = []
         for fact in facts:
             ids += [*(self._separator if ids else ()), *self.subwords.encode(fact if ids else prompt + fact)]
-        most = max(min(self.cut.max_background_tokens, budget // 2 + 1, budget - 1), 0)
+        n_prompt = len(self.subwords.encode(prompt))
+        most = max(min(n_prompt + self.cut.max_background_tokens, budget // 2 + 1, budget - 1), 0)
         if len(ids) > most:
             self.cut.backgrounds.add(hash(tuple(facts)))
-        return ids[:most]
+        return ids[:most] if most > n_prompt else []
 
     def _context(self, context: Context, budget: int) -> list[int]:
         after, prompt = self.policy.background == "after", self.prompts[0]
-        facts = self._background(context.background, budget, "" if after else prompt)
+        reserved = len(self.subwords.encode(prompt)) + len(self._separator) - 1 if after and prompt else 0
+        facts = self._background(context.background, budget - reserved, "" if after else prompt)
         if not facts:
             return self._joined(context, budget, prompt)
         between = () if after and self.policy.close_last_turn else self._separator
@@ -149,13 +154,15 @@ class BackboneTexts(Texts):
 
         The two share a budget: ``max_context_tokens + max_candidate_tokens`` or the network's longest input, whichever
         is smaller. The context gets the tokens that a short candidate does not use (unless ``share_pair_budget`` is
-        False), and always at least half of the budget.
+        False), and always at least half of the budget after its prompt, which is never cut.
         """
         contexts, candidates = self.policy.max_context_tokens, self.policy.max_candidate_tokens
         start = [self.subwords.start_id] if self.policy.start_candidate_of_pair else []
         n_special = len(self.before) + 2
         budget = min(contexts + candidates, self.max_positions) - n_special - len(start)
-        most = min(candidates - 2, max(budget // 2, budget - contexts + 2))
+        most = min(
+            candidates - 2, max((budget - len(self.subwords.encode(self.prompts[0]))) // 2, budget - contexts + 2)
+        )
         right = self._start(self.subwords.encode(self.prompts[1] + candidate), most)
         rest = budget - len(right) if self.policy.share_pair_budget else min(contexts - 2, budget - most)
         left = self._context(context, rest)
