@@ -95,6 +95,7 @@ def test_an_example_shows_ten_candidates_and_how_many_follow() -> None:
         assert ("more candidates" in shown) is bool(more)
         assert (f"text {SHOWN - 1}<" in shown, f"text {SHOWN}<" in shown) == (True, False)
         assert re.findall("<td[^>]*>([^<]*)</td>", shown)[:6] == ["background", "fact", "turn", "hi", "wrong", "text 0"]
+    assert len(repr(example)) < 400
     page = Example(("<b>",), ("<i>",), (0,), "<u>", ("<s>",))._repr_html_() + table(["<q>"], [[1.5, 1.50004]], "<p>")
     assert not re.search("<[bisuqp]>", page)  # texts are not markup
     assert page.endswith(">1.5000</td></tr></table>")

@@ -156,6 +156,8 @@ def without_padding(tokenizer: Any) -> str:
         {"strip_accents": True},
         {"tokenizer_class": "PreTrainedTokenizerFast"},
         {"sep_token": "."},
+        {"tokenize_chinese_chars": False},
+        {"added_tokens_decoder": {"1012": {"content": ".", "special": True}}},
     ],
 )
 def test_two_tokenizer_files_that_differ_use_the_library(tmp_path: Path, changes: dict[str, Any]) -> None:

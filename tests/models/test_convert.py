@@ -195,6 +195,17 @@ def test_equal_sides_are_those_of_contexts_replies_and_earlier_turns(equal: bool
         for layer in (*side.layers, side.output):  # type: ignore[union-attr, misc]  # of linear maps
             rows = layer.weight if len(layer.weight) <= layer.weight.shape[1] else layer.weight.T  # type: ignore[union-attr, arg-type, index]
             torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), atol=1e-5, rtol=0)  # type: ignore[operator, union-attr, arg-type]
+    drawn = {name: weight.detach() for name, weight in model.named_parameters()}
+    for name, room in (("subwords.weight", 0.1), ("positions.0.weight", 0.5)):
+        assert float(16 * drawn[name].square().mean()) == pytest.approx(1, rel=room)  # of 16 dimensions
+    for name in ("layers.0.expand.weight", "reduction.keys.weight"):
+        bound = math.sqrt(6 / sum(drawn[name].shape))  # Glorot's
+        assert 0.9 * bound < float(drawn[name].abs().max()) <= bound
+    stored = {name: tensor.clone() for name, tensor in model.stored().items()}
+    model.restore(stored)
+    for tensor in stored.values():  # the network does not share memory with a file
+        tensor.zero_()
+    assert model.context_side.output.weight.any()
     assert not any(layer.bias.weight.any() for layer in model.layers)  # type: ignore[union-attr, operator]  # no offset is preferred
 
 
@@ -242,6 +253,7 @@ def test_every_ablation_changes_the_network_and_trains(name: str) -> None:
         ({"position_periods": ()}, "position_periods"),
         ({"reduction_heads": 0}, "reduction_heads = 0"),
         ({"dropout": 1.5}, "dropout = 1.5"),
+        ({"dropout": 1.0}, "dropout = 1.0 is outside 0 to 1"),
     ],
 )
 def test_impossible_sizes_are_named(changes: dict[str, Any], message: str) -> None:

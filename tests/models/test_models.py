@@ -390,6 +390,9 @@ def test_a_folder_records_its_pooling(tiny_backbone: Path, tmp_path: Path) -> No
     old = {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True, "pooling_mode_lasttoken": True}
     pooling.write_text(json.dumps(old), "utf-8")
     assert read_pooling(tmp_path) == ("max", "mean", "last")
+    pooling.write_text('{"pooling_mode": 3}', "utf-8")
+    with pytest.raises(ArtifactError, match=r"1_Pooling has a setting of a wrong type \(pooling_mode = 3 is int"):
+        read_pooling(tmp_path)
     for damaged in ("{", "[1]"):
         pooling.write_text(damaged, "utf-8")
         with pytest.raises(ArtifactError, match=r"1_Pooling/config\.json is damaged .*; download the model again"):
@@ -447,6 +450,8 @@ def test_a_cross_encoders_head_starts_as_berts_own_layers(tiny_backbone: Path, h
         weights += [layer.weight.detach().flatten() for layer in layers]
         biases += [layer.bias.detach() for layer in layers]
         assert list(model.new_parameters()) == [p for layer in layers for p in (layer.weight, layer.bias)]
+    learnt = CrossEncoder(model.backbone, head=head, reduction="learnt")
+    assert learnt.pooling.code in {*learnt.new_parameters()}
     assert float(torch.cat(weights).std()) == pytest.approx(0.02, rel=0.12)
     assert not torch.cat(biases).any()
 

@@ -262,6 +262,9 @@ def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> 
     fingerprints = [load(one, device="cpu").fingerprint for one in (folder, *copies)]
     assert fingerprints[0] == fingerprints[-1]
     assert len({*fingerprints}) == 3 + len(ways)
+    edited(folder, "document_1_Pooling/config.json", pooling_mode=["mean", "max"])
+    with pytest.raises(ArtifactError, match="has query vectors of dimension 32 and document vectors of 64; choose"):
+        load(folder, device="cpu")
     edited(folder, "document_0_Transformer/sentence_bert_config.json", max_seq_length=0)
     with pytest.raises(ArtifactError, match="has max_seq_length = 0, not a number of tokens"):
         load(folder, device="cpu")
@@ -354,6 +357,23 @@ def test_vectors_are_cut_as_in_their_library(name: str, prefix: str, layout: Cal
     same = load(f"{prefix}{folder}#truncate_dim=12", device="cpu")
     assert (same.fingerprint, same.name) == (found.fingerprint, found.name)
     assert found.fingerprint != load(f"{prefix}{folder}", device="cpu").fingerprint
+
+
+def test_static_embeddings_get_new_words_and_the_length_of_their_tokenizer(tmp_path: Path) -> None:
+    folder = LAYOUTS["Static embeddings"](tmp_path)
+    policy = TextPolicy(max_context_tokens=120, max_candidate_tokens=120, new_tokens=("[EOT]",), turn_separator="[EOT]")
+    made = new_model(BiConfig(backbone=str(folder)), policy, seed=1, sample=DOCUMENTS)
+    save_model(tmp_path / "saved", *made)
+    contexts = [["the light", query] for query in QUERIES]
+    wanted = EncoderScorer(made[0], made[1]).score_pool(contexts, DOCUMENTS)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(load(tmp_path / "saved", device="cpu").score_pool(contexts, DOCUMENTS), wanted)
+    file = next(folder.rglob("tokenizer.json"))
+    cut = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+    edited(file.parent, file.name, truncation=cut)
+    found: Any = load(folder, device="cpu")
+    assert len(found.texts.candidate_ids("the red light " * 9)) == 5
+    short = [0, 2, 3]  # of longer queries polyrank reads the end
+    np.testing.assert_allclose(found.score_pool(QUERIES, DOCUMENTS)[short], theirs(folder)[short], atol=1e-5)
 
 
 def test_word_vectors_that_are_damaged_are_refused(tmp_path: Path) -> None:

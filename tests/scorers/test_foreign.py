@@ -274,6 +274,13 @@ def test_vectors_that_the_files_cut_are_other_vectors(bi: Path) -> None:
     assert whole.fingerprint != short.fingerprint
 
 
+def test_vectors_are_never_cut_to_more_numbers_than_they_have(bi: Path) -> None:
+    for length, dimension in ((5, 5), (8, 8), (9, 8)):
+        edited(bi, "config_sentence_transformers.json", lambda values, n=length: values | {"truncate_dim": n})
+        encoder: Any = load(bi, device="cpu")
+        assert (encoder.dimension, encoder.encode_candidates(["hello"]).shape) == (dimension, (1, dimension))
+
+
 def test_a_training_puts_around_texts_what_the_tokenizer_of_the_model_puts(bi: Path) -> None:
     """Also if that is nothing, and the tokenizer names boundary tokens."""
     for change, around in ((lambda v: v, ([2], [3])), (lambda v: v | {"post_processor": None}, ([], []))):

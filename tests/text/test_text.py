@@ -15,6 +15,7 @@ from polyrank.config.models import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError, DataError
 from polyrank.records import Context
 from polyrank.text import BackboneTexts, Subwords, TemplateTexts, load_subwords, load_template_texts, pad, read_subwords
+from polyrank.text.cut import Cut
 from polyrank.text.tokens import like_lengths, token_batches
 
 
@@ -276,6 +277,30 @@ def test_pieces_continue_their_word_and_special_tokens_none(tiny_backbone: Path)
     assert own.special_ids() == sorted(special)
     words = Tokenizer(WordLevel({word: i for i, word in enumerate(["<unk>", "<mask>", "a", "b", "c"])}, "<unk>"))
     assert Subwords(words, "a", "b", "a").special_ids() == [0, 1, 2, 3]  # by their names alone
+
+
+def test_other_libraries_get_the_names_of_special_tokens(subwords: Any) -> None:
+    words = Tokenizer(WordLevel({word: i for i, word in enumerate(["<unk>", "<s>", "</s>", "<pad>"])}, "<unk>"))
+    for own, segments, wanted in (
+        (subwords, True, {"cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]", "unk": "[UNK]"}),
+        (Subwords(words, "<s>", "</s>", "<pad>"), False, {"cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}),
+    ):
+        settings = own.settings(99, segments=segments)
+        assert {key: value for key, value in settings.items() if key.endswith("_token")} == {
+            f"{kind}_token": name for kind, name in wanted.items()
+        }
+        assert (settings["model_max_length"], "token_type_ids" in settings.get("model_input_names", [])) == (
+            99,
+            segments,
+        )
+
+
+def test_a_warning_counts_the_texts_of_each_kind() -> None:
+    cut = Cut(1_000, 72, 5, 6, contexts={*range(1_200)}, candidates={1}, earlier={1, 2})
+    assert str(cut) == (
+        "1 candidate did not fit into 72 tokens, so its end was not read; 1,200 contexts did not fit into 1,000 tokens,"
+        " so their starts were not read; 2 earlier parts did not fit into 6 tokens, so their starts were not read"
+    )
 
 
 @pytest.mark.parametrize("n", [999, 1000, 1001, 2000])
