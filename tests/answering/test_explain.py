@@ -280,6 +280,11 @@ def test_truncated_turns_have_no_share(tiny_backbone: Path) -> None:
         assert [token.text for token in why.candidate.tokens if not token.read] == ["the", "red", "router"]
     half = explain(scorer_of(tiny_backbone, LINEAR["bi mean"], policy), "hello hi my wifi is down thanks please", reply)
     assert [token.text for token in half.turns[0].tokens if not token.read] == ["hello", "hi"]
+    scorer = scorer_of(tiny_backbone, BiConfig(reduction="first"), policy)
+    for max_words, words in ((2, ["thanks", "please"]), (5, ["wifi", "is", "down", "thanks", "please"])):  # of the read
+        why = explain(scorer, "hello hi my wifi is down thanks please", reply, max_words=max_words)
+        assert [token.text for token in why.turns[0].tokens if token.read] == words
+        assert len([token for token in why.candidate.tokens if token.read]) == min(max_words, 3)
 
 
 # offsets
@@ -616,8 +621,11 @@ def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -
     assert (last.text, last.share) == ("down", pytest.approx(whole.turns[1].tokens[3].share))
     (first,) = short.candidate.tokens
     assert (first.text, first.share) == ("restart", pytest.approx(whole.candidate.tokens[0].share))
-    for side in (whole.candidate, short.candidate):
-        assert side.rest + sum(token.share for token in side.tokens) == pytest.approx(whole.score)
+    without_spaces = explain(mixed, context, "重启路由器", max_words=1)
+    assert [token.text for token in without_spaces.candidate.tokens] == ["重"]
+    for why in (whole, short, without_spaces):
+        side = why.candidate
+        assert side.rest + sum(token.share for token in side.tokens) == pytest.approx(why.score)
 
 
 def test_a_term_that_re_ranks_is_a_part_too(tiny_backbone: Path) -> None:

@@ -285,6 +285,7 @@ def test_counts_of_candidates_take_the_place_of_those_of_their_texts() -> None:
     plain = {reply.id: reply.score for reply in ranker.rank("my wifi", candidates)}
     counted = [replace(candidates[0], metadata={"count": 50}), *candidates[1:]]
     changed = {reply.id: reply.score for reply in ranker.rank("my wifi", counted)}
+    assert [reply.id for reply in ranker.rank("my wifi", counted, 2)] == [*changed][:2]
     was = int(COUNTS.of_texts(TEXTS[:1])[0])
     assert changed["0"] - plain["0"] == pytest.approx(2 / 7 * (np.log1p(50) - np.log1p(was)), abs=1e-5)
     assert {id_: changed[id_] for id_ in "12345"} == pytest.approx({id_: plain[id_] for id_ in "12345"}, abs=1e-5)
