@@ -383,6 +383,9 @@ def test_a_weighted_model_explains_its_weighted_score() -> None:
     (context,) = contexts_of(CONTEXTS[:1])
     scores = [term.explain(context, TEXTS[7], (weight,), 2).score for weight in (1.0, 2.0)]
     assert scores[1] == pytest.approx(2 * scores[0])
+    for n in (1, 3):  # words are left out up to the limit
+        why = part("words")[0].explain(context, "the light is red", (1.0,) * 4, n)
+        assert [len(why.candidate.tokens), len(why.turns[-1].tokens)] == [n, n]
 
 
 # damage and refusals
