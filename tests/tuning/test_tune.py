@@ -266,7 +266,7 @@ def test_no_answer_takes_longer_than_the_bound() -> None:
     terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), CrossTerm(PairScorer())]
     true = truth(*((term, (1.5,)) for term in terms))
     lists = simulated(80, true)
-    for ms, n_searched, n_all in ((None, 2, 3), (100, 2, 3), (50, 2, 2), (19, 1, 1)):
+    for ms, n_searched, n_all in ((None, 2, 3), (60, 2, 3), (50, 2, 2), (19, 1, 1)):
         choice = cross_choice(lists, terms[:2], ms, encoder=10.0)
         choice.durations = {**choice.durations, terms[2]: 40.0}
         choice.start()
