@@ -87,7 +87,11 @@ def set_config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
 
 
-@pytest.mark.parametrize("changes", [{"hidden_act": "relu"}, {"is_decoder": True}, {"model_type": "roberta"}])
+@pytest.mark.parametrize("changes", [
+        {"hidden_act": "relu"}, {"is_decoder": True}, {"model_type": "roberta"},
+        {"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}},
+    ],
+)  # fmt: skip
 def test_other_networks_come_from_the_library(copied: Path, changes: dict[str, Any]) -> None:
     set_config(copied, **changes)
     before = logging.is_progress_bar_enabled(), logging.get_verbosity()

@@ -201,11 +201,6 @@ def test_equal_sides_are_those_of_contexts_replies_and_earlier_turns(equal: bool
     for name in ("layers.0.expand.weight", "reduction.keys.weight"):
         bound = math.sqrt(6 / sum(drawn[name].shape))  # Glorot's
         assert 0.9 * bound < float(drawn[name].abs().max()) <= bound
-    stored = {name: tensor.clone() for name, tensor in model.stored().items()}
-    model.restore(stored)
-    for tensor in stored.values():  # the network does not share memory with a file
-        tensor.zero_()
-    assert model.context_side.output.weight.any()
     assert not any(layer.bias.weight.any() for layer in model.layers)  # type: ignore[union-attr, operator]  # no offset is preferred
 
 
@@ -280,6 +275,15 @@ def test_a_training_may_have_another_dropout_and_none_at_all(dropout: float | No
     assert config.dropout == 0.2
 
 
+def test_a_restored_network_has_its_own_copy_of_the_weights() -> None:
+    model, _, _ = make(quantization="none")
+    stored = {name: tensor.clone() for name, tensor in model.stored().items()}
+    model.restore(stored)
+    for tensor in stored.values():
+        tensor.zero_()
+    assert all(weight.any() for name, weight in model.stored().items() if name.endswith("output.weight"))
+
+
 def test_dropout_follows_the_embeddings_and_the_attention_of_each_layer() -> None:
     model, texts, _ = make()
     tokens, parts = texts.candidates(REPLIES[:2]), [model, *model.layers]
@@ -330,6 +334,9 @@ def test_a_start_has_its_own_vocabulary_and_settings(tmp_path: Path, caplog: pyt
     alone = dataclasses.replace(config, multi_context=False, combination="mean")
     start_model(alone, texts.policy, seed=1, sample=(), start=tmp_path / "m")
     assert caplog.messages == []
+    file = dataclasses.replace(texts.policy, vocabulary="v.json")
+    with pytest.raises(ConfigError, match=r"vocabulary = v\.json, but train\.init_from has its own vocabulary"):
+        start_model(config, file, seed=1, sample=(), start=tmp_path / "m")
     policy = dataclasses.replace(texts.policy, min_count=7, vocabulary_size=9, count_repeats=True)
     start_model(config, policy, seed=1, sample=(), start=tmp_path / "m")
     names = "text.min_count, text.vocabulary_size, text.count_repeats"

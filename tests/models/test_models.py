@@ -505,6 +505,10 @@ def test_dropout_is_the_backbones_or_the_requested_one(tiny_backbone: Path, drop
     model, _, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=0, sample=REPLIES, dropout=dropout)
     shares = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
     assert shares == {0.1 if dropout is None else dropout}
+    sizes = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    if dropout is not None:
+        with pytest.raises(ConfigError, match=f"dropout = {dropout}: a gpt2 network has no dropout; leave it out"):
+            empty_backbone({"model_type": "gpt2", **sizes}, dropout)
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "modernbert", "t5", "albert", "falcon"])

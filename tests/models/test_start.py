@@ -11,9 +11,11 @@ import torch
 
 from convert_models import make as make_convert
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.config.pretrain import ScratchModel
 from polyrank.errors import ConfigError, PolyrankError
-from polyrank.models import BiEncoder, Network, PolyEncoder, new_model
+from polyrank.models import BiEncoder, CrossEncoder, Network, PolyEncoder, new_model
 from polyrank.models.artifacts import load_model, save_model
+from polyrank.models.pretraining import new_bert
 from polyrank.models.start import start_model, transfer_weights
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
@@ -149,6 +151,13 @@ def test_a_start_without_a_common_weight_is_refused(tiny_backbone: Path) -> None
     goal = new_model(on(STARTS["bi"], tiny_backbone), POLICY, seed=1, sample=REPLIES)[0]
     with pytest.raises(ConfigError, match=r"the weights in m do not fit this model \(no common part\)"):
         transfer_weights(goal, make_convert()[0], "m")
+    sizes = ScratchModel(layers=1, hidden=16, heads=1, ffn=16, positions=20)
+    small, large = (  # fewer words, in vectors of another size
+        CrossEncoder(new_bert(own, n_words, padding=0, dropout=0.1, seed=1), head="linear")
+        for own, n_words in ((sizes, 9), (dataclasses.replace(sizes, hidden=32), 11))
+    )
+    with pytest.raises(ConfigError, match=r"the weights in m do not fit this model \(backbone"):
+        transfer_weights(large, small, "m", same_words=True)
 
 
 @pytest.mark.parametrize("goal", GOALS)

@@ -21,6 +21,7 @@ from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from polyrank.models.published import read_published
 from polyrank.models.start import start_model
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
@@ -180,6 +181,12 @@ def test_a_model_is_exported_as_it_came(name: str, layout: Callable[[str], Path]
     wanted, found = theirs(folder), theirs(tmp_path / "out")
     factor = 1.0 if made[2].normalize else float((found * wanted).sum() / (wanted * wanted).sum())
     np.testing.assert_allclose(found / factor, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_vectors_of_one_length_are_compared_by_their_cosine(layout: Callable[[str], Path]) -> None:
+    """Also if the model states a dot product."""
+    for name, cosine in (("normalized, dot product", True), ("dot product", False), ("mean pooling", True)):
+        assert read_published(str(layout(f"Bert encoder, {name}"))).cosine == cosine
 
 
 @pytest.mark.parametrize("n_out", [32, 16])

@@ -11,6 +11,7 @@ from polyrank.config.models import ConvertText, TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text import BackboneTexts, ConvertSubwords, ConvertTexts, Subwords, load_subwords
+from polyrank.text.offsets import candidate_spans, context_spans
 from polyrank.text.routed import RoutedTexts
 from polyrank.text.slotted import with_slots
 
@@ -162,6 +163,14 @@ def test_a_context_counts_as_cut_if_it_loses_a_turn_or_a_part_of_one(make: Make,
 def test_background_without_turns_is_used_alone(make: Make) -> None:
     assert shown(make(), make().context_ids(Context((), ("a b",)))) == "< a b |"
     assert shown(make(), make().context_ids(Context((), ()))) == "< |"
+
+
+def test_a_trace_does_not_count_what_it_leaves_out(make: Make) -> None:
+    texts = make(max_context_tokens=4, max_candidate_tokens=4)
+    assert shown(texts, context_spans(texts, Context(("a b c",), ("d e f",)))[0]) == "< d |"
+    assert shown(texts, context_spans(texts, Context(("a b c",)))[0]) == "< b c |"
+    assert shown(texts, candidate_spans(texts, "a b c")[0]) == "< a b |"
+    assert not texts.cut
 
 
 # pairs

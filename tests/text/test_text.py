@@ -189,6 +189,8 @@ def test_texts_start_and_end_with_the_tokenizers_special_tokens(
     assert own.encode("hello") == (6,)
     again = read_subwords(own.to_bytes(), "tokenizer.json")
     assert (again.start_id, again.end_id, again.pad_id) == (*boundaries, 0)
+    exact = load_subwords(tmp_path, exact=True)  # the tokenizer puts none around a text
+    assert (exact.start_id, exact.end_id, exact.before, exact.after) == (*boundaries, [], [])
 
 
 def test_a_tokenizer_without_a_token_to_pad_with_is_refused(tmp_path: Path) -> None:

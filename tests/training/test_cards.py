@@ -183,3 +183,5 @@ def test_a_signature_depends_on_every_letter(tmp_path: Path) -> None:
     for written, own in ((text, True), (text.replace("A", "a"), False), (text + "\n", False), ("", False)):
         path.write_text(written, "utf-8")
         assert signed(tmp_path) == own
+    path.write_bytes("# Ein Modell für alle\n".encode("latin-1"))  # somebody's
+    assert not signed(tmp_path)

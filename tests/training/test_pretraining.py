@@ -810,6 +810,8 @@ def test_a_saved_backbone_names_no_folder_and_its_own_type(tiny_backbone: Path, 
         save_backbone(tmp_path / "m", load_backbone(copied), load_subwords(copied))
         saved = json.loads((tmp_path / "m" / "config.json").read_text("utf-8"))
         assert (saved["dtype"], saved["architectures"], str(copied) in str(saved)) == ("float32", ["BertModel"], False)
+        texts = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text("utf-8"))
+        assert "token_type_ids" in texts["model_input_names"]
 
 
 @pytest.mark.parametrize("dropout", [None, 0.3])
