@@ -294,7 +294,7 @@ def test_the_card_of_an_export_says_what_the_library_does_not_do(tmp_path: Path,
     texts = load_model(tmp_path / "m").texts
     assert isinstance(texts, BackboneTexts)
     texts.policy = TextPolicy(max_context_tokens=48, max_candidate_tokens=64, max_earlier_turns=0)
-    assert _turns(texts) == " Give the last 1 turns at most."
+    assert _turns(texts) == " Give the last 1 turn at most."
 
 
 def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_backbone: Path) -> None:

@@ -20,6 +20,7 @@ from polyrank.models.static import StaticNetwork
 from polyrank.storage.durable import check_replaceable, new_folder
 from polyrank.storage.tensors import to_bytes
 from polyrank.text import BackboneTexts
+from polyrank.wording import counted
 
 OURS = (
     "modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
@@ -226,7 +227,7 @@ def _turns(texts: BackboneTexts) -> str:
     """The steps that make that library read a context as this one does."""
     policy, needs = texts.policy, []
     if policy.max_earlier_turns is not None:
-        needs.append(f"Give the last {policy.max_earlier_turns + 1} turns at most.")
+        needs.append(f"Give the last {counted(policy.max_earlier_turns + 1, 'turn')} at most.")
     if policy.speaker_prefixes:
         first, *others = (f"`{prefix}`" for prefix in policy.speaker_prefixes)
         needs.append(f"Begin the last turn with {first}, and the turns before it with {', '.join([*others, first])}.")
