@@ -450,8 +450,8 @@ def test_a_cross_encoders_head_starts_as_berts_own_layers(tiny_backbone: Path, h
         weights += [layer.weight.detach().flatten() for layer in layers]
         biases += [layer.bias.detach() for layer in layers]
         assert list(model.new_parameters()) == [p for layer in layers for p in (layer.weight, layer.bias)]
-    learnt = CrossEncoder(model.backbone, head=head, reduction="learnt")
-    assert learnt.pooling.code in {*learnt.new_parameters()}
+    trained = CrossEncoder(model.backbone, head=head, reduction="learnt")
+    assert trained.pooling.code in {*trained.new_parameters()}
     assert float(torch.cat(weights).std()) == pytest.approx(0.02, rel=0.12)
     assert not torch.cat(biases).any()
 

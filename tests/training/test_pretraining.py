@@ -801,7 +801,7 @@ def test_a_recipe_without_files_names_the_missing_key(name: str) -> None:
 
 
 def test_a_saved_backbone_names_no_folder_and_its_own_type(tiny_backbone: Path, tmp_path: Path) -> None:
-    """Others read the weights in the type that the file states, and a path tells where it was made."""
+    """Others read the weights in the type that the file states, and a path shows where it was made."""
     copied = Path(shutil.copytree(tiny_backbone, tmp_path / "copy"))
     values = json.loads((copied / "config.json").read_text("utf-8"))
     for kind in ("gelu", "relu"):  # polyrank's network, and that of transformers
