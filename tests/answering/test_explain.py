@@ -39,7 +39,7 @@ from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.lexical import LexicalTerm
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, Tokens, load_subwords, load_template_texts
-from polyrank.text.offsets import Span, candidate_spans, context_spans, pair_spans
+from polyrank.text.offsets import Span, candidate_spans, context_spans, pair_spans, text_spans
 from processes import run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
@@ -267,6 +267,12 @@ def test_tokens_of_one_letter_have_one_share_together(tmp_path: Path) -> None:
     assert [len(turn.tokens) for turn in why.turns][1] == 1
     letters = [token.text for text in (*why.turns, why.candidate) for token in text.tokens if token.text in "☂😀你好"]
     assert letters == ["☂", "☂", "☂", "😀", "你", "好", "☂", "😀", "😀", "☂"]
+    # some tokens begin with the space before a word, and some are only spaces
+    text = "hello  wifi \n"
+    parts = [text[start:end] for start, end in text_spans(scorer.texts, text)]
+    assert len(parts) == len(scorer.texts.subwords.encode(text))
+    assert all(part == part.lstrip() or (part.isspace() and len(part) == 1) for part in parts)
+    assert "".join(part for part in parts if not part.isspace()) == "hellowifi"
 
 
 def test_truncated_turns_have_no_share(tiny_backbone: Path) -> None:

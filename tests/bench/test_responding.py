@@ -133,6 +133,8 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     assert (shown.returncode, "encode a context" in shown.stdout) == (0, True), shown.stderr
     assert re.findall(r"answer +│ +(\d+)", shown.stdout) == ["20", "30"]
     found = run("bench", "respond", "bm25", "--texts", replies, "--threads", "1", "--json")
-    assert json.loads(found.stdout)["machine"]["threads"] == 1
+    result = json.loads(found.stdout)
+    assert result["machine"]["threads"] == 1
+    assert {row["model"] for row in result["rows"]} == {"bm25"}
     with pytest.raises(UsageError, match="give at least 100 texts"):
         bench_responding(["bm25"], TEXTS[:9])

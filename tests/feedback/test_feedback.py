@@ -628,7 +628,7 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     assert f"1 left out: {why}" in done.stderr
     assert [e.response for e in read_examples(out).examples] == ["text a", "text b", "text c"]
     assert "already exists" in run("feedback", "export", kept, "-o", out).stderr
-    done = run("feedback", "export", kept, "-o", out, "--overwrite", "--refused", "--since", "2026-01-06")
+    done = run("feedback", "export", kept, "-o", out, "--overwrite", "--refused", "--since", "2026-01-05T12:01")
     assert done.returncode == 0, done.stderr
     assert [e.context for e in read_examples(out).examples] == [("my router",), ("my bill",), ("my light",)]
     done = run("feedback", "report", kept)

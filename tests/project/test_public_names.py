@@ -44,6 +44,12 @@ def test_type_checkers_and_programs_have_the_same_names() -> None:
     assert len(imported) > 40
 
 
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'polyrank' has no attribute 'Reranker'"):
+        _ = polyrank.Reranker
+    assert getattr(polyrank, "Reranker", None) is None
+
+
 @pytest.mark.slow
 @pytest.mark.deep
 def test_a_users_program_passes_a_strict_type_checker(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ from polyrank.serving.run import _bind
 from polyrank.serving.served import Served, _without_paths
 from polyrank.serving.strict import DEPTH, FIELDS, check_sizes
 from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, ServedInfo, Task
-from polyrank.serving.worker import Setup, _outcomes
+from polyrank.serving.worker import Setup, _compute, _outcomes
 from word_models import WordEncoder
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -113,13 +113,15 @@ def test_times_are_from_the_first_part_that_was_accepted_or_begun() -> None:
         computing = asyncio.create_task(pool.compute("m", tasks, [1] * 3))
         await asyncio.sleep(0)
         now = time.monotonic()
-        for job, accepted, started in zip(pool.waiting.next_batch(), (8.0, 7.5, 8.0), (3.0, 5.0, 4.0), strict=True):
+        for job, accepted, started in zip(
+            pool.waiting.next_batch(), (100.0, 99.5, 100.0), (3.0, 5.0, 4.0), strict=True
+        ):
             job.accepted, job.started = now - accepted, now - started
             job.result.set_result(accepted)
         return await computing
 
     found = asyncio.run(computed())
-    assert (found.values, found.waiting_ms) == ([8.0, 7.5, 8.0], pytest.approx(3_000, abs=1e-3))
+    assert (found.values, found.waiting_ms) == ([100.0, 99.5, 100.0], pytest.approx(95_000, abs=1e-3))
     assert 5_000 <= found.computing_ms < 65_000
 
 
@@ -179,6 +181,21 @@ def test_a_task_that_fails_fails_alone(tiny_backbone: Path) -> None:
         assert "surrogate" in outcomes[place].message
         scores = [outcome.result.scores for outcome in outcomes if not outcome.error]
         np.testing.assert_allclose(scores, alone, atol=1e-5)
+
+
+def test_the_next_request_is_computed_by_a_model_that_replaced_another(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    path, task = tmp_path / "model", ScoreTask(Context(("my wifi is down",)), ["restart it", "thanks"])
+    shutil.copytree(tiny_encoders["bi"], path)
+    one = Served("a", str(path), "cpu")
+    served = {"a": one, "b": one}
+    (before,) = _compute(served, "a", [task])
+    path.rename(tmp_path / "old")
+    shutil.copytree(tiny_encoders["poly"], path)
+    for name in ("b", "a"):  # two names of one folder
+        (after,) = _compute(served, name, [task])
+        assert after.fingerprint == polyrank.load(path).fingerprint != before.fingerprint
 
 
 def test_the_parts_of_a_list_are_of_one_model_or_computed_together() -> None:

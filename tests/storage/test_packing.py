@@ -69,8 +69,9 @@ def test_packed_vectors_are_indexed_like_an_array(precision: Precision) -> None:
 
 def test_precisions_have_names() -> None:
     assert read_precision("int8") == "int8"
-    with pytest.raises(UsageError, match="'fp16' is not a precision of stored vectors; choose fp32, bf16 or int8"):
-        read_precision("fp16")
+    for other in ("fp16", "BF16"):
+        with pytest.raises(UsageError, match=f"'{other}' is not a precision of stored vectors; choose fp32, bf16 or"):
+            read_precision(other)
 
 
 # the same, by hand

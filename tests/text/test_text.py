@@ -203,6 +203,9 @@ def test_a_tokenizer_without_boundary_tokens_adds_none(tmp_path: Path) -> None:
     assert (own.before, own.after, own.start_id, own.pad_id) == ([], [], own.end_id, own.end_id)
     again = read_subwords(own.to_bytes(), "tokenizer.json")
     assert (again.before, again.after, again.single) == ([], [], own.single)
+    for single in ([["</s>"], []], [[], ["</s>"]], [["</s>"], ["hello"]]):
+        other = Subwords(own.tokenizer, "</s>", "</s>", own.names["padding"], single)
+        assert read_subwords(other.to_bytes(), "tokenizer.json").single == single
     texts = BackboneTexts(own, TextPolicy(), 512)
     assert texts.candidate_ids("hello") == [6]
     assert texts.candidate_ids("") == [own.pad_id]

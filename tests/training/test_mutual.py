@@ -457,6 +457,10 @@ def test_distillation_scores_each_list_once_if_it_repeats(
     scores = np.load(file)
     assert scores.shape == (72, 4)
     assert np.isfinite(scores).all()
+    plan = recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, redraw=False, **changes)
+    other = dataclasses.replace(plan, train=dataclasses.replace(plan.train, precision="bf16"))
+    train(dataclasses.replace(other, output=str(tmp_path / "a")), overwrite=True)
+    assert [*(tmp_path / "a").glob("teacher-scores-*.npy")] != [file]  # another precision has other scores
     train(recipe(task, tiny_backbone, tmp_path / "b", model=BI, redraw=False, label_weight=0.0, max_steps=1, **changes))
     assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
     for name, negatives in (("c", {}), ("d", {"redraw": False, "remine_epochs": 1})):  # drawn or mined again
