@@ -201,9 +201,10 @@ def test_a_saved_interruption_is_not_called_an_error(code: int, capsys: pytest.C
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stream", ["__stdout__", "__stderr__"])
+def test_output_that_cannot_be_written_is_discarded(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        monkeypatch.setattr(sys, "__stdout__", full)
+        monkeypatch.setattr(sys, stream, full)
         full.write("lost")
         discard_partial_output()
         full.flush()  # does not fail again

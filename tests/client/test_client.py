@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -565,7 +566,8 @@ def test_values_that_cannot_be_sent_are_data_errors() -> None:
         ):
             with pytest.raises(DataError, match=r"^a text contains the lone surrogate '.ud800'; use valid Unicode"):
                 call()
-        for value in ({1}, float("inf"), object()):
+        deep = reduce(lambda inner, _: [inner], range(100_000), list[Any]())
+        for value in ({1}, float("inf"), object(), deep):
             with pytest.raises(DataError, match=r"^a value cannot be sent as JSON \(.*; use texts, finite numbers"):
                 client.add([Candidate("a", "b", {"x": value})])
 

@@ -140,6 +140,9 @@ def test_labels_are_kinds_of_answers_only_if_all_are_0_or_1(tmp_path: Path) -> N
     rows = [{"context": "q", "response": text, "label": n} for text, n in (("a", 0), ("b", 1), ("c", 2), ("d", 1))]
     assert examples(tmp_path / "x.jsonl", *rows) == [(("q",), (text,), (0,)) for text in "abcd"]
     assert examples(tmp_path / "x.jsonl", *rows[:2]) == [(("q",), ("a", "b"), (1,))]
+    for marks in ((False, True), ("False", "True"), ("FALSE", "TRUE")):
+        marked = [row | {"label": mark} for row, mark in zip(rows[:2], marks, strict=True)]
+        assert examples(tmp_path / "x.jsonl", *marked) == [(("q",), ("a", "b"), (1,))]
     backed = [row | {"background": [name]} for row, name in zip(rows[:2], ("i ski", "i swim"), strict=True)]
     assert [e.background for e in read_examples(backed).examples] == [("i ski",), ("i swim",)]
 

@@ -331,10 +331,11 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     wanted = {row["name"]: row["metrics"] for row in rows}
     assert {row["name"]: row["metrics"] for row in again} == wanted
     labelled = run("compare", f"b={scores / 'bm25.jsonl'}", f"x={scores / 'low-seed-0.jsonl'}",
-                   f"x={scores / 'low-seed-2.jsonl'}", "--json", "--metric", "MRR,hits@9,R@2")  # fmt: skip
+                   f"x={scores / 'low-seed-2.jsonl'}", "--json", "--metric", "R@2,hits@9,MRR")  # fmt: skip
     table = json.loads(labelled.stdout)
     assert [(row["name"], row.get("seeds")) for row in table] == [("b", None), ("x", [0, 2])]
     assert table[1]["metrics"]["MRR"] == pytest.approx(wanted["low"]["MRR"])
+    assert table[1]["against"]["metric"] == "R@2"  # the main metric is the first that the command names
     assert "R@9 left out: k must be below 4" in labelled.stderr
 
 

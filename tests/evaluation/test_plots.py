@@ -119,13 +119,23 @@ def test_the_names_of_all_models_have_room(figures: list[Any], tmp_path: Path, r
     assert figure.get_size_inches()[1] >= 5.3  # the second part is readable however few the models are
 
 
+def test_a_long_name_and_the_labels_are_inside_the_figure(figures: list[Any], tmp_path: Path, rows: list[Any]) -> None:
+    plot_comparison([rows[0] | {"name": "a model with a long name"}], {}, tmp_path / "x.svg", metrics=["R@1"])
+    (figure,) = figures
+    figure.draw_without_rendering()  # at its own resolution; the file has another
+    (axes,) = figure.axes
+    drawn, whole = axes.get_tightbbox(), figure.bbox
+    assert whole.x0 <= drawn.x0 < drawn.x1 <= whole.x1
+    assert whole.y0 <= drawn.y0 < drawn.y1 <= whole.y1
+
+
 def test_a_comparison_is_drawn_with_the_chosen_metrics(figures: list[Any], tmp_path: Path) -> None:
     lists = [{"context": f"w{n}", "candidates": [f"w{n}", "a", "b", "c"], "relevant": n % 2} for n in range(6)]
     data = tmp_path / "lists.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in lists), "utf-8")
     invoke = CliRunner().invoke
     assert invoke(app, ["evaluate", "bm25", str(data), "--scores", str(tmp_path / "s.jsonl")]).exit_code == 0
-    for n, (options, shown) in enumerate(((["--metric", "MRR,R@3"], ["MRR (%)", "R@3 (%)"]), ([], ["R@1 (%)", ...]))):
+    for n, (options, shown) in enumerate(((["--metric", "R@3,MRR"], ["R@3 (%)", "MRR (%)"]), ([], ["R@1 (%)", ...]))):
         plot = tmp_path / f"{n}.svg"
         done = invoke(app, ["compare", str(tmp_path / "s.jsonl"), "--plot", str(plot), *options])
         assert done.exit_code == 0, done.output

@@ -24,7 +24,7 @@ from polyrank.fitting.budget import Budget, make_clock
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts, repeated_share
 from polyrank.fitting.fit import FitRun
 from polyrank.fitting.recipes import Pace, Planned
-from polyrank.fitting.report import Line, _plot, answers_of, commands_of
+from polyrank.fitting.report import Line, _plot, answers_of, commands_of, ranked_last
 from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
@@ -300,6 +300,14 @@ def test_a_line_shows_what_was_measured() -> None:
     assert Line("a", milliseconds=0.0).cells()[5] == "0.0"
 
 
+def test_ranked_last_depends_on_the_length_of_each_list() -> None:
+    """Third of three is last, and third of five is not; a list that was once fourth and once fifth is not either."""
+    given = [(5, 1 / 3), (3, 1 / 3), (2, 1 / 1), (2, 1 / 2), (5, (1 / 4 + 1 / 5) / 2), (5, 1 / 5)]
+    lists = [Example((f"c{i}",), tuple("abcde"[:n]), (0,)) for i, (n, _) in enumerate(given)]
+    found = ranked_last(lists, [reciprocal_rank for _, reciprocal_rank in given])
+    assert found == [lists[1], lists[3], lists[5]]
+
+
 def test_the_commands_make_the_ranker_of_all_its_models(tmp_path: Path) -> None:
     (found, *_) = commands_of(
         tmp_path / "my fit",
@@ -312,7 +320,7 @@ def test_the_commands_make_the_ranker_of_all_its_models(tmp_path: Path) -> None:
         (tmp_path / "runs" / name / "model").mkdir(parents=True)
     models = ["shipped:minilm", *(str(tmp_path / "runs" / name / "model") for name in ("bi", "late"))]
     files = {name: Path(f"{name}.jsonl") for name in ("train", "valid", "test")}
-    for ms, option in ((None, ""), (50.0, " --ms 50")):
+    for ms, option in ((None, ""), (50.0, " --ms 50"), (2.5, " --ms 2.5")):
         found = commands_of(tmp_path, files, models, {"ms": ms, "precision": 0.75})
         assert found == [
             *(f"polyrank train {tmp_path}/runs/{name}/recipe.json" for name in ("bi", "late")),

@@ -98,6 +98,8 @@ def test_haystack_retrieves(replies: polyrank.Replies, scores: list[float], orde
     odd = [f"c{row}" for row in order if row % 2]
     assert [d.id for d in retriever.run(QUERY)["documents"]] == odd[:2]
     assert [d.id for d in retriever.run(QUERY, top_k=3)["documents"]] == odd[:3]
+    with pytest.raises(polyrank.UsageError, match="k is 0; request at least one reply"):
+        retriever.run(QUERY, top_k=0)
 
 
 def test_haystack_ranks(scorer: polyrank.Scorer, scores: list[float], order: list[int]) -> None:

@@ -120,6 +120,10 @@ def test_a_damaged_or_foreign_profile_is_ignored_and_can_be_replaced(folder: Pat
         patch.delenv("XDG_CACHE_HOME")
         patch.setattr(Path, "home", lambda: exec("raise RuntimeError"))  # of a user without a home directory
         assert load_profile() == shipped_profile()
+    (tmp_path / "unreadable" / "polyrank" / "profile.json").mkdir(parents=True)  # reading a folder fails
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "unreadable"))
+        assert load_profile() == shipped_profile()
     folder.rename(tmp_path / "away")
     folder.write_text("a file where the folder should be")
     with pytest.MonkeyPatch.context() as patch:

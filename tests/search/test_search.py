@@ -437,14 +437,18 @@ def test_a_block_is_scanned_for_those_contexts_whose_list_is_too_short(seed: int
 
 
 @pytest.mark.parametrize("way", ["bf16", "2 columns", "16 columns"])
-@pytest.mark.parametrize("most", [0, 150, 500])
-def test_candidates_may_be_deferred_in_several_parts(most: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most", "removed"), [(0, 0.0), (150, 0.0), (150, 0.3), (500, 0.0)])
+def test_candidates_may_be_deferred_in_several_parts(
+    most: int, removed: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("polyrank.search.best.WAITING", most)
     monkeypatch.setattr(sys.modules["polyrank.search.scan"], "ROWS", (64, 64))
     rng = np.random.default_rng(most)
     pool = np.sort(rng.normal(size=(1500, 1)), 0) * 0.01 + rng.normal(size=(1, D)) + rng.normal(size=(1500, D)) * 1e-4
     case = Case(rng.normal(size=(2, 17, D)).astype(np.float32), np.ones((2, 17), np.bool_), [], 9)
-    case.blocks += [block(pool.astype(np.float32)[:900]), block(pool.astype(np.float32)[900:], 900)]
+    alive = rng.random(1500) >= removed
+    case.blocks += [block(pool.astype(np.float32)[part], part.start, alive[part] if removed else None)
+                    for part in (slice(0, 900), slice(900, 1500))]  # fmt: skip
     same(search(case.contexts, case.mask, case.blocks, case.k, ways=[way]), case)
 
 
