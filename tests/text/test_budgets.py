@@ -63,6 +63,7 @@ def test_eight_tokens_are_six_and_the_boundaries(make: Make, n: int, context: st
     assert shown(texts, texts.context_ids(Context((spaced(LETTERS[:n]),)))) == context
     assert shown(texts, texts.candidate_ids(spaced(LETTERS[:n]))) == candidate
     assert [shown(texts, ids) for ids in texts.all_candidate_ids([spaced(LETTERS[:n])])] == [candidate]
+    assert (len(texts.cut.contexts), len(texts.cut.candidates)) == (n > 6, n > 6)
 
 
 def test_the_two_budgets_are_independent(make: Make) -> None:
@@ -171,6 +172,35 @@ def test_a_trace_does_not_count_what_it_leaves_out(make: Make) -> None:
     assert shown(texts, context_spans(texts, Context(("a b c",)))[0]) == "< b c |"
     assert shown(texts, candidate_spans(texts, "a b c")[0]) == "< a b |"
     assert not texts.cut
+
+
+def test_a_trace_has_the_characters_of_each_text_without_its_prefixes(make: Make) -> None:
+    texts = make(context_prefix="p q ", candidate_prefix="r s ", speaker_prefixes=("x ", "y z "))
+    turns, facts = ("a b", "c", "d e"), ("f g", "h")
+    for some, expected in (
+        ((), "p q x a b | y z c | x d e"),
+        (facts, "p q f g | h | x a b | y z c | x d e"),
+    ):
+        ids, spans = context_spans(texts, Context(turns, some))
+        assert shown(texts, ids) == f"< {expected} |"
+        origins = [
+            (span.kind, span.number, (turns if span.kind == "turn" else facts)[span.number][span.start : span.end])
+            for span in spans if span is not None
+        ]  # fmt: skip
+        of_turns = [("turn", number, letter) for number, turn in enumerate(turns) for letter in turn.split()]
+        assert (
+            origins == [("background", number, x) for number, text in enumerate(some) for x in text.split()] + of_turns
+        )
+    _, spans = candidate_spans(texts, "a bc")
+    assert next((span.start, span.end) for span in spans if span is not None) == (0, 1)
+    assert {span.kind for span in spans if span is not None} == {"candidate"}
+
+
+@pytest.mark.parametrize(("n", "n_cut"), [(2, 0), (3, 0), (4, 1)])
+def test_background_counts_as_cut_only_if_it_loses_tokens(make: Make, n: int, n_cut: int) -> None:
+    texts = make(max_background_tokens=3)
+    texts.context_ids(Context(("a",), (spaced(LETTERS[:n]),)))
+    assert (len(texts.cut.backgrounds), len(texts.cut.contexts)) == (n_cut, 0)
 
 
 # pairs
@@ -327,6 +357,9 @@ def seen(texts: ConvertTexts, ids: Sequence[int]) -> str:
 @pytest.mark.parametrize(("n", "end", "start"), [(3, "abc", "abc"), (4, "abcd", "abcd"), (5, "bcde", "abcd")])
 def test_the_last_turn_keeps_its_end_and_a_candidate_its_start(n: int, end: str, start: str) -> None:
     texts = convert(max_context_tokens=4, max_candidate_tokens=4)
+    texts.contexts([Context((spaced(LETTERS[:n]),))] * 2)
+    texts.candidates([spaced(LETTERS[:n])] * 2)
+    assert [len(kind) for kind in texts.cut.texts] == [n > 4, n > 4, 0, 0]  # each text once
     assert seen(texts, texts.context_ids(Context((spaced(LETTERS[:n]),)))) == spaced(end)
     assert seen(texts, texts.candidate_ids(spaced(LETTERS[:n]))) == spaced(start)
     assert seen(texts, texts.immediate_ids(Context(("z", spaced(LETTERS[:n]))))) == spaced(end)
@@ -489,6 +522,12 @@ def test_each_side_has_its_own_texts(tiny_backbone: Path) -> None:
     assert len({alone.key, sides[0].key, BackboneTexts(words, sides[0].policy, 512).key}) == 2  # other ids of a text
     short = BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 500)
     assert [RoutedTexts(*each).max_positions for each in ((short, sides[0]), (sides[0], short))] == [500, 500]
+    sizes = [
+        dict(zip(("max_context_tokens", "max_candidate_tokens", "max_background_tokens"), n, strict=True))
+        for n in ((20, 30, 4), (30, 40, 7))
+    ]
+    cut = RoutedTexts(*(BackboneTexts(words, TextPolicy(**each), 512) for each in sizes)).cut  # each side has its own
+    assert (cut.max_context_tokens, cut.max_candidate_tokens, cut.max_background_tokens) == (20, 40, 4)
 
 
 def test_a_token_that_is_added_is_known_in_texts_that_were_encoded_before(tiny_backbone: Path) -> None:
@@ -501,6 +540,10 @@ def test_a_token_that_is_added_is_known_in_texts_that_were_encoded_before(tiny_b
 def test_tokens_next_to_slots_have_the_characters_of_their_words(tiny_backbone: Path) -> None:
     plain, text = load_subwords(tiny_backbone), "hello AR-12345 router on 3 May thanks"
     slotted = with_slots(plain, slots=True)
+    for n in (2, 70):  # few texts and many
+        assert slotted.encode_all([text, "on 4 May"] * n) == [slotted.encode(text), slotted.encode("on 4 May")] * n
+    assert slotted.encode("on 3 May") == slotted.encode("on 4 May") != plain.encode("on 4 May")
+    assert (with_slots(slotted, slots=False), with_slots(slotted, slots=True).plain) == (plain, plain)
     assert slotted.encode_spans("restart the router") == plain.encode_spans("restart the router")
     read = [text[start:end] for _, start, end in slotted.encode_spans(text)]
     assert list(dict.fromkeys(read)) == [

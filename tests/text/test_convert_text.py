@@ -153,6 +153,7 @@ def test_a_vocabulary_is_one_json_file(tmp_path: Path) -> None:
     assert again.to_bytes() == own.to_bytes()
     assert again.encode("Naïve 猫 ζ") == own.encode("Naïve 猫 ζ")
     assert json.loads(own.to_bytes())["n_buckets"] == 9
+    assert learn_subwords(CORPUS, size=9, n_buckets=8).n_buckets == 8
 
 
 @pytest.mark.parametrize(
@@ -244,6 +245,12 @@ def test_background_follows_the_turns_or_is_ignored() -> None:
     assert read(texts(), context) == "b | a"
     assert read(texts(background="after"), context) == "b | a c d"
     assert read(texts(background="after"), Context(("b",), ("c d",))) == "b | c d"
+    for n, n_cut in ((4, 1), (5, 0)):  # facts count with the earlier turns
+        short = texts(background="after", max_earlier_tokens=n)
+        assert read(short, Context(("a b", "p"), ("c d", "e"))) == f"p | {'a b c d e'[: 2 * n - 1]}"
+        assert len(short.cut.earlier) == n_cut
+    with pytest.raises(ConfigError, match="does not support pairs; use a Cross-encoder"):
+        texts().pairs([(context, "a")])
 
 
 def test_what_a_network_reads_is_in_the_key() -> None:
@@ -258,6 +265,18 @@ def test_spans_of_subwords_follow_each_other(text: str) -> None:
     ends = [0, *(end for _, _, end in spans)]
     assert all(before <= start < end for before, (_, start, end) in zip(ends, spans, strict=False))
     assert "".join(text[start:end] for _, start, end in spans) == "".join(text.split())
+
+
+def test_spans_are_of_the_characters_that_the_user_wrote() -> None:
+    own = ConvertSubwords(["caf", "é ", "e ", "i", "한 "], n_buckets=3)
+    for text, expected in (
+        ("Cafe\u0301 e", ["Caf", "e\u0301", "e"]),  # composed for the vocabulary
+        ("\u0130e", ["\u0130", "\u0130", "e"]),  # lower case is an i and a dot
+        ("e \u1112\u1161\u11ab e", ["e", "\u1112\u1161\u11ab", "e"]),
+    ):
+        spans = own.encode_spans(text)
+        assert [text[start:end] for _, start, end in spans] == expected
+        assert [token for token, _, _ in spans] == [*own.encode(text)]
 
 
 def test_tokens_are_padded_and_masked() -> None:

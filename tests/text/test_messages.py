@@ -86,6 +86,10 @@ def test_a_context_keeps_its_end_and_a_candidate_its_start(n: int) -> None:
     ]  # fmt: skip
     assert words(texts.candidate_ids(" ".join(ANSWERED[:n]))) == ["user", *ANSWERED[:n][:in_candidate], "<end>"]
     assert (len(texts.cut.contexts), len(texts.cut.candidates)) == (n > in_context, n > in_candidate)
+    both = message_texts(50, 50, 90, ("sys", "sysc"))  # a system message of each side, and a pair has the context's
+    assert words(both.candidate_ids("b0")) == ["system", "sysc", "<end>", "user", "b0", "<end>"]
+    pair, _ = both.pair_ids(Context((" ".join(SAID[:n]),)), "b0")
+    assert words(pair) == ["system", "sys", "<end>", "query", *SAID[:n], "<end>", "document", "b0", "<end>"]
     with pytest.raises(ConfigError, match="the model needs 5 tokens for its chat template alone, and 4 are allowed"):
         message_texts(4, 10, 50, ("sys", "")).context_ids(Context(("a1",)))
 
@@ -120,6 +124,8 @@ def test_a_message_has_the_form_of_the_model_or_else_of_its_template() -> None:
     for form, chat_template, structured in (
         ("auto", "{{ m.content }}", False), ("auto", "{{ m.content[0].text }}", True), ("auto", {"a": "b"}, True),
         ("flat", "{{ m.content[0].text }}", False), ("structured", "{{ m.content }}", True),
+        ("auto", "{{ part.type }}", True), ("auto", "{{ part['type'] }}", True), ("auto", '{{ part["type"] }}', True),
+        ("auto", "{{ message.content[-1] }}", True), ("auto", "{{ m.text }}", False),
     ):  # fmt: skip
         texts = message_texts(20, 20, 20, template=Template(chat_template), form=form)
         assert texts.structured == structured

@@ -1,8 +1,10 @@
 """The text policy: contexts keep their end, candidates their start, pairs share a budget; unusual text works."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -16,7 +18,7 @@ from polyrank.errors import ArtifactError, ConfigError, DataError
 from polyrank.records import Context
 from polyrank.text import BackboneTexts, Subwords, TemplateTexts, load_subwords, load_template_texts, pad, read_subwords
 from polyrank.text.cut import Cut
-from polyrank.text.tokens import like_lengths, token_batches
+from polyrank.text.tokens import Tokens, like_lengths, token_batches
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def test_a_tokenizer_survives_a_round_trip_and_refuses_damage(subwords: Any) -> 
         read_subwords(subwords.to_bytes()[:-40], "tokenizer.json")
 
 
-def tokenizer_folder(path: Path, **names: str) -> Path:
+def tokenizer_folder(path: Path, **names: Any) -> Path:
     """A folder with a tokenizer of three words and the given special tokens."""
     words = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[UNK]", "hello"]
     backend = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
@@ -208,7 +210,10 @@ def test_a_tokenizer_without_boundary_tokens_adds_none(tmp_path: Path) -> None:
         assert read_subwords(other.to_bytes(), "tokenizer.json").single == single
     texts = BackboneTexts(own, TextPolicy(), 512)
     assert texts.candidate_ids("hello") == [6]
-    assert texts.candidate_ids("") == [own.pad_id]
+    assert texts.candidate_ids("") == texts.context_ids(Context(("",))) == [own.pad_id]
+    assert texts.contexts([Context(("hello hello",)), Context(("hello",))]).ids.tolist() == [[6, 6], [6, own.end_id]]
+    pairs = texts.pairs([(Context(("hello",)), "hello"), (Context(("",)), "hello")]).ids.tolist()
+    assert pairs == [[6, 2, 6, 2], [2, 6, 2, own.pad_id]]
     assert texts.pair_ids(Context(("hello",)), "hello") == ([6, own.end_id, 6, own.end_id], [0, 0, 1, 1])
 
 
@@ -231,6 +236,29 @@ def test_a_given_budget_of_either_side_decides_about_pairs(
     assert isinstance(own, TemplateTexts)
     assert own.max_pair_tokens == pair
     assert len(own.pair_ids(Context(("hello " * 600,)), "hello " * 600)[0]) == pair
+
+
+def test_texts_of_a_folder_follow_its_tokenizer_and_the_options(tmp_path: Path, tiny_backbone: Path) -> None:
+    names = {"pad_token": "<pad>", "eos_token": "</s>"}
+
+    def texts(name: str, longest: int = 512, lower_case: bool = False, **tokenizer: Any) -> Any:
+        return load_template_texts(
+            tokenizer_folder(tmp_path / name, **names, **tokenizer), longest, max_tokens=None, max_context_tokens=None,
+            max_candidate_tokens=None, lower_case=lower_case, prompts=("hello ", "hello hello "),
+        )  # fmt: skip
+
+    left = texts("left", lower_case=True, model_max_length=40, padding_side="left", model_input_names=["input_ids"])
+    policy = left.policy
+    assert (policy.max_context_tokens, policy.max_candidate_tokens, left.max_pair_tokens) == (40, 40, 40)
+    assert (left.context_ids(Context(("HELLO",))), left.candidate_ids("Hello")) == ([6, 6], [6, 6, 6])
+    assert (left.pads_left, left.has_types) == (True, False)
+    right = texts("right", 30, model_input_names=["input_ids", "token_type_ids"], model_max_length=40)
+    assert (right.max_pair_tokens, right.candidate_ids("HELLO")) == (30, [6, 6, 5])
+    assert (right.pads_left, right.has_types) == (False, True)
+    with pytest.raises(ArtifactError, match=r"the tokenizer in .*cut cuts the starts of texts.* set truncation_side"):
+        texts("cut", truncation_side="left")
+    assert load_subwords(tmp_path / "left", lower_case=True).encode("HELLO") == (6,)
+    assert load_subwords(tmp_path / "left").encode("HELLO") == (5,)
 
 
 def test_a_special_token_must_be_in_the_vocabulary(subwords: Any) -> None:
@@ -298,6 +326,12 @@ def test_other_libraries_get_the_names_of_special_tokens(subwords: Any) -> None:
             99,
             segments,
         )
+        assert (settings["padding_side"], settings["truncation_side"]) == ("right", "right")
+    other = Tokenizer.from_str(json.dumps(subwords.with_boundaries()))
+    alone, pair = other.encode("hello"), other.encode("hello", "thanks")
+    assert (alone.tokens, alone.type_ids) == (["[CLS]", "hello", "[SEP]"], [0, 0, 0])
+    assert pair.tokens == ["[CLS]", "hello", "[SEP]", "thanks", "[SEP]"]
+    assert pair.type_ids == [0, 0, 0, 1, 1]
 
 
 def test_a_warning_counts_the_texts_of_each_kind() -> None:
@@ -306,6 +340,24 @@ def test_a_warning_counts_the_texts_of_each_kind() -> None:
         "1 candidate did not fit into 72 tokens, so its end was not read; 1,200 contexts did not fit into 1,000 tokens,"
         " so their starts were not read; 2 earlier parts did not fit into 6 tokens, so their starts were not read"
     )
+    assert len([kind for kind in cut.texts if kind]) == 3
+    for kind in ("contexts", "candidates", "backgrounds", "earlier"):
+        one = Cut(4, 4, 4, 4, **{kind: {1}})
+        assert (bool(one), str(one).startswith("1 ")) == (True, True)
+        one.clear()
+        assert (bool(one), str(one)) == (False, "")
+
+
+def test_cut_texts_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    cut = Cut(4, 5)
+    cut.warn()
+    cut.candidates.add(1)
+    cut.warn()
+    cut.contexts.add(2)
+    cut.warn()
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 candidate did not fit into 5 tokens, so its end was not read; its scorer counts them in cut"
+    ]
 
 
 @pytest.mark.parametrize("n", [999, 1000, 1001, 2000])
@@ -322,6 +374,18 @@ def test_a_batch_is_padded_on_the_right() -> None:
     assert (tokens.ids.dtype, tokens.mask.dtype, tokens.segments.dtype) == (torch.int64, torch.bool, torch.int64)
     assert pad([[1], [2, 3]]).segments.tolist() == [[0, 0], [0, 0]]
     assert pad([[1], [2, 3]]).ids.tolist() == [[1, 0], [2, 3]]
+    wide = pad([np.array([1], "<u4"), np.array([2, 3], "<u4")], pad_id=9, width=3)
+    assert (wide.ids.tolist(), wide.mask.sum(1).tolist()) == ([[1, 9, 9], [2, 3, 9]], [1, 2])
+    assert pad([[1, 2, 3]], width=2).ids.tolist() == [[1, 2, 3]]
+    assert [pad(rows).is_full for rows in ([[1], [2]], [[1], [2, 3]])] == [True, False]
+    unknown = Tokens(tokens.ids, tokens.mask, tokens.segments)
+    assert (unknown.is_full, unknown.host_lengths().tolist()) == (None, [3, 0, 1])
+    part = unknown.part(torch.tensor([2, 1]))
+    assert (part.ids.tolist(), part.mask.tolist(), part.segments.tolist()) == (
+        [[8], [9]],
+        [[True], [False]],
+        [[1], [0]],
+    )
     for rows, shape in (([], (0, 0)), ([[], []], (2, 0))):
         empty = pad(rows)
         assert empty.ids.shape == empty.mask.shape == empty.segments.shape == shape
