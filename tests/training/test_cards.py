@@ -60,6 +60,9 @@ def test_a_card_describes_the_model(
     assert re.search(r"\| test \| test\\\|2\.jsonl \| 12 \| `[0-9a-f]{64}` \|", text)
     assert "| **Started from** | `tiny` (licence: not stated) |" in text
     assert "| **Training** | 2 steps, 16 examples; seed 1 |" in text
+    assert "| **Saved after** | step 2, the best on the validation part |" in text
+    figures = ", ".join(f"{name} {own.fit.best[name]:.4f}" for name in ("MRR", "R@1", "loss"))
+    assert f"\n\nValidation: {figures}.\n\n" in text
     assert f"| **Fingerprint** | `{load_model(own.model).fingerprint}` |" in text
     alike = read_record(own.model)
     assert (alike is not None) == cpu_has_int8()
@@ -144,6 +147,7 @@ def test_examples_from_memory_and_a_network_without_a_start(task: dict[str, Path
     text = text_of("train", {}, rows)
     assert "| train | in memory | 72 |  |" in text
     assert "| **Started from** | random weights |" in text
+    assert "| **Saved after** | step 2 |" in text  # the last, without a validation
     assert "## Figures" not in text
     assert "| valid |" not in text
     text = text_of("with-file", {"valid": task["valid"]}, rows)

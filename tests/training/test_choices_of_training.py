@@ -261,7 +261,9 @@ def test_training_and_validation_data_come_from_the_recipe(tmp_path: Path, write
     ]  # without the example that has no right answer
     assert [e.response for e in valid] == [f"{word} thanks" for word in (*WORDS[2:], *WORDS[:2])]
     with_limits = DataConfig(train=str(learn), valid=str(judge), kind="candidates", max_train=4, max_valid=2)
-    few, judges = load_data(with_limits)
+    lines: list[str] = []
+    few, judges = load_data(with_limits, notify=lines.append)
+    assert (lines[1], lines[-1]) == ("using a random subset of 4", f"{judge}: 6 examples of 6 candidates")
     assert judges == valid[:2]
     assert len(few) == 4
     assert few == [example for example in examples if example in few]  # in the order of the file

@@ -26,7 +26,7 @@ from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
 from polyrank.training.methods import make_step
 from polyrank.training.ranker import new_ranker, validation_figures
-from polyrank.training.rerank import RerankStep
+from polyrank.training.rerank import RerankStep, shortlist
 from two_stages import Summed
 
 
@@ -155,6 +155,21 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
     assert (loss.item(), figures["n_found"]) == (0, 0)
     loss.backward()
     assert not head.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("scores", "n", "expected"),
+    [
+        ([3, 3, 3], 1, [0, 1]),  # a tie counts as found
+        ([3, 3, 4], 1, [0, 2]),
+        ([2, 3, 3], 1, [0]),
+        ([2, 3, 3, 2], 2, [0, 1, 2]),
+        ([2, 1, 1, 1], 2, [0, 1, 2]),  # others keep their order
+        ([1], 2, [0]),
+    ],
+)
+def test_a_response_is_trained_on_if_it_is_among_the_best(scores: list[int], n: int, expected: list[int]) -> None:
+    assert shortlist(np.float32(scores), n) == expected
 
 
 def test_an_index_is_ranked_by_the_sum_of_both(
