@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import polyrank
 from polyrank.answering.answers import Answer
-from polyrank.cli import training, tuning
+from polyrank.cli import benches, interrupts, training, tuning
 from polyrank.cli.answering import _print_answer, _turn, respond
 from polyrank.cli.arguments import as_options, take_options
 from polyrank.cli.commands import app
@@ -90,6 +91,61 @@ def test_a_pipe_gets_replies_that_are_alike_unless_it_wants_others(index: Path) 
     assert len(ids("--diverse")) == 2
     lines = run("respond", index, "-k", "1", stdin='hello\n\n["when", "is it open"]\n').stdout.splitlines()
     assert [json.loads(line)["context"] for line in lines] == [["hello"], ["when", "is it open"]]
+
+
+def test_options_of_an_index_and_of_a_search_are_used(tmp_path: Path) -> None:
+    """Its structure and precision, the search mode, echoes, the reply to explain, and the filter."""
+    rows = [{"id": f"{n}", "text": text, "n": n} for n, text in enumerate(("until 5 pm", "pay here", "is it open"))]
+    index, replies = tmp_path / "i", written(tmp_path / "r.jsonl", rows)
+    lists = written(tmp_path / "lists.jsonl", [{"context": "a", "candidates": ["b", "c"], "relevant": 0}])
+    run("index", "build", "shipped:convert", replies, "-o", index, "--ann", "flat", "--precision", "int8")
+    info = json.loads(run("index", "info", index).stdout)
+    assert (info["ann"], info["precision"]) == ("flat", "int8")
+    for options, ids, ways in ((("--allow-echo",), {"0", "1", "2"}, ["plain"]),
+                               (("--mode", "approximate"), {"0", "1"}, ["shortlist"])):  # fmt: skip
+        answer = json.loads(run("respond", index, "is it open", *options).stdout)
+        assert ({reply["id"] for reply in answer["results"]}, answer["ways"]) == (ids, ways)
+    lines = run(
+        "explain", index, "--json", "--filter", "n = 1", "--words", "0", stdin='hello\n["hi", "is it on"]\n'
+    ).stdout
+    found = [json.loads(line) for line in lines.splitlines()]
+    assert [one["candidate"]["text"] for one in found] == ["pay here"] * 2
+    assert [[turn["text"] for turn in one["turns"]] for one in found] == [["hello"], ["hi", "is it on"]]
+    drawn = run("explain", index, "is it open", "--id", "0", "--words", "0").stdout
+    assert drawn.splitlines()[0].endswith(" until 5 pm")
+    words = ["index", "build", "shipped:convert", replies, "-o", tmp_path / "j", "--partition-by", "n"]
+    assert "`partition_by` is 'n'" in str(CliRunner().invoke(app, [*map(str, words)]).exception)
+    for line in (f"index build shipped:convert {replies} -o {tmp_path / 'j'}", f"index add {index} {replies}",
+                 f"explain {index} hi", "explain shipped:convert hi --reply a",
+                 f"evaluate shipped:convert {lists}"):  # fmt: skip
+        refused = CliRunner().invoke(app, [*line.split(), "--backend", "onnx"]).exception
+        assert "convert has no onnx export; make it with" in str(refused), line
+
+
+def test_commands_use_the_requested_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the option, or of the variable; before a missing input ends the command."""
+    text = tmp_path / "a.txt"
+    text.write_text("my bill", "utf-8")
+    none, before = tmp_path / "none", torch.get_num_threads()
+    lines = (
+        f"rank bm25 hi {text}", "explain bm25 hi --reply a", f"respond {none} hi", f"evaluate bm25 {none}",
+        f"mine {none} --from bm25 -o {none}", f"tune bm25 --valid {none} -o {none}", f"train {none}",
+        f"pretrain {none}", f"index build shipped:convert {none} -o {none}", f"index add {none} {none}",
+        f"intents train {none} -o {none}", f"intents predict {none} hi", f"bench respond bm25 --texts {none}",
+        f"fit {none} -o {none}",
+    )  # fmt: skip
+    try:
+        for number, line in enumerate(lines):
+            torch.set_num_threads(1)
+            monkeypatch.setenv("POLYRANK_THREADS", "3")
+            CliRunner().invoke(app, [*line.split(), *(["--threads", "2"] if number % 2 else [])])
+            assert torch.get_num_threads() == 3 - number % 2, line
+            monkeypatch.delenv("POLYRANK_THREADS")
+            CliRunner().invoke(app, [*line.split(), "--threads", "4"])
+            assert torch.get_num_threads() == 4, line
+    finally:
+        torch.set_num_threads(before)
+    assert not none.exists()
 
 
 @pytest.mark.parametrize(("diverse", "in_chat", "in_pipe"), [(None, 2, 3), (True, 2, 2), (False, 3, 3)])
@@ -345,6 +401,14 @@ def test_comparisons_as_json_have_the_figures_by_turns(tmp_path: Path) -> None:
     run("evaluate", "bm25", "tfidf", data, "--scores", scores)
     found = json.loads(run("compare", scores, "--json").stdout)
     assert [[one["from"] for one in row["by_turns"]] for row in found] == [[1, 2, 4]] * 2
+    for form, begins in (("markdown", "| scorer "), ("latex", "% needs"), ("table", "┏")):
+        assert run("compare", scores / "bm25.jsonl", "--format", form).stdout.startswith(begins)
+    (alone,) = json.loads(run("compare", f"x={scores / 'tfidf.jsonl'}", "--json", "--metric", "hits@1, MRR,R@1").stdout)
+    assert (alone["name"], [*alone["metrics"]][:1], "against" in alone) == ("x", ["R@1"], False)
+    for options, n, name in (((), 3, "R@1"), (("--limit", "2", "--metric", "MRR,hits@1"), 2, "MRR")):
+        found = json.loads(run("evaluate", "tfidf", "bm25", data, "--json", *options).stdout)
+        assert [(row["name"], row["n_examples"]) for row in found] == [("tfidf", n), ("bm25", n)]
+        assert found[1]["against"]["metric"] == name
     same = CliRunner().invoke(app, ["evaluate", "bm25", "tfidf", str(data), "--scores", str(scores), "--suspects",
                                     str(scores / "bm25.jsonl"), "--overwrite"])  # fmt: skip
     assert isinstance(same.exception, UsageError)
@@ -360,6 +424,10 @@ def test_strong_words_may_be_against_a_reply() -> None:
     text = " ".join(token.text for token in tokens)
     styles = {text[span.start : span.end]: str(span.style) for span in _painted(text, tokens).spans}
     assert styles == {"w1": "bold red", "w3": "bold green", "w5": "red"}
+    read = [(-2.0, True), (1.0, True), (0.25, True), (-0.5, True), (2.0, False)]  # half and an eighth are not above
+    tokens = [TokenShare(f"w{n}", 3 * n, 3 * n + 2, share, is_read) for n, (share, is_read) in enumerate(read)]
+    spans = {span.start: str(span.style) for span in _painted("w0 w1 w2 w3 w4", tokens).spans}
+    assert spans == {0: "bold red", 3: "green", 9: "red", 12: "dim strike"}
     assert [len(_bar(share, 2.0)) for share in (2.0, -1.0, 0.0, 4.0)] == [12, 6, 0, 12]
     unread = [*shares(0.5), TokenShare("w1", 3, 5, 0.0, read=False), TokenShare("w2", 6, 8, 0.0, read=False)]
     assert _strongest(unread).plain == "w0 +0.500, 2 not read"
@@ -724,9 +792,38 @@ def test_a_pretraining_shows_both_objectives(capsys: pytest.CaptureFixture[str])
     ]
 
 
+def test_each_run_has_its_bar_with_its_own_figures(terminal: Callable[[bool], None]) -> None:
+    terminal(True)
+    display = training.TrainingDisplay()
+    record = {"n_steps": 80, "n_examples": 100, "seconds": 2.0}
+    display.report(1, {"step": 10, "loss": 2.5, **record})
+    display.report(2, {"step": 20, "loss": 1.5, **record, "n_steps": 90})
+    display.report(1, {"step": 10, "valid": {"loss": 0.5, "R@1": 0.25}})
+    display.report(1, {"step": 30, "loss": 2.25, **record, "n_examples": 300, "seconds": 4.0})
+    display.report("words", {"step": 5, "loss": None, "n_steps": 7, "n_tokens": 3000, "seconds": 2.0})
+    bars = [(bar.description, bar.completed, bar.total, bar.fields["text"]) for bar in display.progress.tasks]
+    assert bars == [
+        ("seed 1", 30, 80, "loss 2.250; valid loss 0.500 R@1 0.250; 100 examples/s"),
+        ("seed 2", 20, 90, "loss 1.500; 50 examples/s"),
+        ("words", 5, 7, "loss not finite; 1,500 tokens/s"),
+    ]
+
+
 def result(seed: int, network: str, r1: float) -> RunResult:
     fit = FitResult(n_steps=seed, best={"R@1": r1, "loss": r1 / 2}, best_step=1, seconds=1.0)
     return RunResult(seed, Path(f"run/seed-{seed}"), fit, network)
+
+
+def test_a_measurement_names_the_machine_and_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = {"cpu": "a cpu", "cores": 4, "threads": 2, "versions": {"torch": "1.0", "numpy": "2.0"}}
+    rows = [{"model": "a", "n": n, "ms": ms} for n, ms in ((1000, 0.25), (1_234_567, 1234.5))]
+    benches._show({"machine": machine, "rows": rows}, False)
+    shown = capsys.readouterr()
+    assert shown.err == "a cpu, 4 cores, 2 threads, torch 1.0, numpy 2.0\n"
+    lines = [" ".join(line.replace("│", " ").split()) for line in shown.out.splitlines()]
+    assert [line for line in lines if line.startswith("a ")] == ["a 1,000 0.25", "a 1,234,567 1,234.5"]
+    benches._show({"machine": machine, "rows": rows}, True)
+    assert json.loads(capsys.readouterr().out) == {"machine": machine, "rows": rows}
 
 
 def test_figures_over_seeds_are_of_one_network(capsys: pytest.CaptureFixture[str]) -> None:
@@ -763,3 +860,10 @@ def test_a_run_is_continued_or_replaced(command: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*arguments, "--resume", "--overwrite"])
     assert isinstance(done.exception, UsageError)
     assert "exclude each other" in str(done.exception)
+    for options, hint in ((["--overwrite"], ""), (["--resume"], "; continue with --resume")):
+        interrupts.install_handlers()
+        try:
+            assert CliRunner().invoke(app, [*arguments, *options]).exit_code
+            assert interrupts.resume_hint() == hint
+        finally:
+            interrupts.restore_handlers()
