@@ -1,5 +1,6 @@
 """The command line in real processes: exit codes, data on stdout, one clear line on stderr."""
 
+import errno
 import importlib
 import inspect
 import io
@@ -432,21 +433,32 @@ def test_a_bug_exits_with_1_and_requests_a_report(run_here: RunHere, monkeypatch
     assert "Traceback" not in run_here("rank", "bm25")[2]
 
 
-class Full(io.StringIO):
-    """A stream of a machine whose GPU has no free memory."""
+class Broken(io.StringIO):
+    """A stream of a machine with an error."""
+
+    error: Exception
 
     @property
     def buffer(self) -> io.BytesIO:
-        raise RuntimeError("CUDA out of memory. Tried to allocate 48.00 MiB.")
+        raise self.error
 
 
-def test_full_memory_of_a_gpu_is_explained(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Full())
-    code, out, err = run_here("rank", "bm25")
-    assert (code, out) == (5, "")
-    assert err == (
-        "error: out of memory; use smaller batches or text budgets, or stop other programs that use this memory\n"
-    )
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (RuntimeError("CUDA out of memory. Tried to allocate 48.00 MiB."), 5,
+         "out of memory; use smaller batches or text budgets, or stop other programs that use this memory"),
+        (OSError(errno.ENOSPC, "full", "a/b"), 5, "cannot use a/b: full; free some space or repair the disk"),
+        (OSError(errno.EACCES, "not yours", "a/b"), 2, "cannot use a/b: not yours; check the path and its permissions"),
+        (OSError("two\n lines"), 2, "cannot use the input or output: two lines; check the path and its permissions"),
+    ],
+)  # fmt: skip
+def test_errors_of_the_machine_are_explained(
+    error: Exception, code: int, said: str, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin := Broken())
+    stdin.error = error
+    assert run_here("rank", "bm25") == (code, "", f"error: {said}\n")
 
 
 def test_texts_are_printed_as_they_are(
