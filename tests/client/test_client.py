@@ -148,10 +148,10 @@ def test_messages_are_contexts(client: polyrank.Client) -> None:
     contexts: list[tuple[Any, int]] = [([], 422), ([" "], 422), (messages[:1], 422), ([{"content": "hi"}], 422)]
     want = client.respond("my wifi is down").ranked
     assert client.respond(messages).ranked == want
-    sent = httpx.post(f"{client.url}/v1/respond", json={"context": messages}).json()
+    sent = httpx.post(f"{client.url}/v1/respond", json={"context": messages}, timeout=60).json()
     assert [reply["id"] for reply in sent["results"]] == [reply.id for reply in want]
     for context, status in contexts:
-        assert httpx.post(f"{client.url}/v1/respond", json={"context": context}).status_code == status
+        assert httpx.post(f"{client.url}/v1/respond", json={"context": context}, timeout=60).status_code == status
     with pytest.raises(UsageError, match="the context is empty"):
         client.respond(" ")
 

@@ -154,7 +154,7 @@ def proxy(server: Running, paths: dict[str, str], tmp_path_factory: pytest.TempP
         subprocess.Popen([nginx, "-c", folder / "nginx.conf"], stderr=subprocess.DEVNULL) as process,
     ):
         url = f"http://127.0.0.1:{port}"
-        with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
+        with httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=60) as client:
             client.get(f"{url}/support/live").raise_for_status()
         yield url
         process.terminate()
@@ -174,7 +174,10 @@ def test_the_page_below_a_prefix(watched: Watched, proxy: str, prefix: str, widt
         page.get_by_role("link", name=view).click()
         expect(page.locator(shown_first).first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert httpx.post(f"{proxy}/{prefix}/v1/score", json={"context": "hi", "candidates": ["a"]}).status_code == 200
+    assert (
+        httpx.post(f"{proxy}/{prefix}/v1/score", json={"context": "hi", "candidates": ["a"]}, timeout=60).status_code
+        == 200
+    )
 
 
 def send_turn(page: Any, text: str) -> None:

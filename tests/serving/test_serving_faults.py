@@ -326,7 +326,7 @@ def test_an_unread_log_does_not_block_the_server(folder: Path) -> None:
             said += os.read(unread, 1000)
         url = re.search(rb"http://[\d.:]+", said)
         assert url
-        with httpx.Client(base_url=url[0].decode()) as own:
+        with httpx.Client(base_url=url[0].decode(), timeout=60) as own:
             for _ in range(1_000):  # a log line of 150 bytes each; a pipe holds 65,536
                 assert own.get("/none", timeout=10).status_code == 404
             assert own.get("/live").status_code == 200
@@ -614,7 +614,7 @@ def test_a_replaced_index_is_reopened_without_losing_a_request(
 @pytest.mark.deep
 def test_a_replaced_index_is_described_anew(folder: Path, bert: Path, mean_pooled_backbone: Path) -> None:
     path = make_index(folder / "unwatched", bert)
-    with serving(f"m={path}") as running, httpx.Client(base_url=running.url) as own:
+    with serving(f"m={path}") as running, running.client() as own:
 
         def known() -> str:
             return own.get("/v1/models").json()["data"][0]["fingerprint"]  # type: ignore[no-any-return]
@@ -702,7 +702,7 @@ def test_a_signal_while_models_open_ends_the_server(folder: Path) -> None:
     with serving(f"m={folder / 'index'}", wait=False) as running:
         assert httpx.get(running.url + "/live").status_code == 200
         assert httpx.get(running.url + "/ready").status_code == 503
-        early = httpx.post(running.url + "/v1/respond", json={"context": "hi"})
+        early = httpx.post(running.url + "/v1/respond", json={"context": "hi"}, timeout=60)
         assert early.status_code == 503
         assert early.headers["retry-after"]
         assert running.stop(signal.SIGINT) == 0
@@ -808,7 +808,7 @@ def test_a_signal_reloads_the_keys(bert: Path, tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGHUP)
         running.wait_for("keeping the old keys")
         assert statuses() == [401, 200]
-        with httpx.Client(base_url=running.url) as client:
+        with running.client() as client:
 
             def wait_for(key: str, status: int, seconds: float = 30) -> None:
                 end = time.monotonic() + seconds

@@ -435,7 +435,7 @@ def proxy(server: Running, added: dict[str, str]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with httpx.Client() as upstream, ThreadingHTTPServer(("127.0.0.1", 0), Forward) as own:
+    with httpx.Client(timeout=60) as upstream, ThreadingHTTPServer(("127.0.0.1", 0), Forward) as own:
         threading.Thread(target=own.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{own.server_port}"
         own.shutdown()
@@ -445,7 +445,10 @@ def proxy(server: Running, added: dict[str, str]) -> Iterator[str]:
 def test_without_keys_a_proxy_passes_no_changes(server: Running, client: httpx.Client, added: dict[str, str]) -> None:
     """The defaults of nginx (nothing added), of HAProxy, Caddy and Traefik (addresses), and of Squid and Varnish."""
     before = client.get("/v1/candidates").json()["n_candidates"]
-    with proxy(server, added) as url, httpx.Client(base_url=url, headers={"host": "support.example"}) as stranger:
+    with (
+        proxy(server, added) as url,
+        httpx.Client(base_url=url, headers={"host": "support.example"}, timeout=60) as stranger,
+    ):
         one = {"candidates": [{"id": "foreign", "text": "send money"}], "replace": True}
         for key in ({}, {"authorization": "Bearer " + "k" * 32}, {"authorization": "Basic Og=="}):
             for answer in (
@@ -466,7 +469,7 @@ def test_without_keys_a_proxy_passes_no_changes(server: Running, client: httpx.C
 
 def test_without_keys_the_printed_address_may_change_candidates(server: Running) -> None:
     assert len(server.key) >= 32
-    with httpx.Client(base_url=server.url) as own:
+    with httpx.Client(base_url=server.url, timeout=60) as own:
         refused = own.delete("/v1/candidates/r0")
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
         assert refused.headers["www-authenticate"].startswith("Basic ")  # so that browsers prompt for it
