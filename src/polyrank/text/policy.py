@@ -113,6 +113,7 @@ class BackboneTexts(Texts):
 
     def _context(self, context: Context, budget: int) -> list[int]:
         after, prompt = self.policy.background == "after", self.prompts[0]
+        # a prompt and the separator, of which ``_background`` leaves one id, also need space if the facts come last
         reserved = len(self.subwords.encode(prompt)) + len(self._separator) - 1 if after and prompt else 0
         facts = self._background(context.background, budget - reserved, "" if after else prompt)
         if not facts:
