@@ -67,6 +67,7 @@ def test_the_domain_of_mail_addresses(write: Write) -> None:
     assert parts(csv_of(write, rows)) == [["customer", "agent"]] * 12
 
 
+@pytest.mark.deep
 def test_forgotten_agents_are_named(write: Write) -> None:
     path = csv_of(write, help_desk())
     with pytest.raises(UsageError, match=r"other senders look like agents: (Cy|Eve) \(20\), .*name them too"):
@@ -109,6 +110,7 @@ def test_roles_of_the_users_of_a_ticket(write: Write) -> None:
     assert parts(write("x.json", [ticket | {"comments": comments}])) == [["customer", "agent"]]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [("1 2 3 4\ny\n", ["customer", "agent"]), ("\ny\n", ["customer", "agent"]), ("9 x\n", None)],

@@ -595,6 +595,7 @@ def test_slack(write: Write, tmp_path: Path, form: str) -> None:
     assert talk(import_chats(source, agent="u2"))["help:1"] == [("agent", "lunch?"), ("customer", "yes")]
 
 
+@pytest.mark.deep
 def test_the_time_to_read_slack_grows_with_the_number_of_files(write: Write, tmp_path: Path) -> None:
     slack_files(write)
     for number in range(3000):
@@ -949,6 +950,7 @@ def test_files_that_differ_only_in_their_suffix_are_not_mixed(write: Write, tmp_
     assert found == {"call.srt": [("Cy", "c"), ("Dee", "d")], "call.vtt": [("Ann", "a"), ("Ben", "b")]}
 
 
+@pytest.mark.deep
 def test_messages_without_times_and_ids_form_limited_conversations(write: Write) -> None:
     rows = [(f"{'ab'[i % 2]}", f"text {i}") for i in range(5001)]
     path = messages_file(write, *rows, header="sender,text")
@@ -1190,6 +1192,7 @@ SPOKEN = (
 )
 
 
+@pytest.mark.deep
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("ab"), SPOKEN), min_size=1, max_size=30))
 def test_tables_return_all_messages(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]) -> None:
@@ -1218,6 +1221,7 @@ def test_tables_return_all_messages(tmp_path_factory: pytest.TempPathFactory, ro
 # the command
 
 
+@pytest.mark.deep
 def test_the_command_reports_its_guesses_and_writes_dialogues(write: Write, run: Run, tmp_path: Path) -> None:
     source, out = write("x.csv", csv_text([HEADER, *ROWS], ";").encode("cp1252", "replace")), tmp_path / "out.jsonl.gz"
     done = run(source, "-o", out)

@@ -679,6 +679,7 @@ def test_skipped_parts_are_named(write: Write, start: bytes, what: str) -> None:
 # the command
 
 
+@pytest.mark.deep
 def test_on_a_terminal_the_command_asks_about_the_first_conversation(write: Write, run: Run, tmp_path: Path) -> None:
     path, out = write("x.csv", "case,from,text\n7,Client,hi " + "x" * 300 + "\n7,Agent,hello\n"), tmp_path / "out.jsonl"
     here, there = os.openpty()
@@ -758,6 +759,7 @@ def test_texts_that_only_look_personal_stay() -> None:
     assert redactor("Leeds, lee and Leé") == "Leeds, {name} and Leé"
 
 
+@pytest.mark.deep
 def test_dialogues_hold_personal_data_only_on_request(write: Write, run: Run, tmp_path: Path) -> None:
     rows = ["a@b.example,2024-05-13 09:00,+49 170 1234567,I am Kim: k@x.example"]
     rows += ["a@b.example,2024-05-13 09:01,Kim,call 0170 1234567"]

@@ -81,6 +81,7 @@ def mailbox(n: int, *, headers: bool) -> tuple[bytes, dict[str, list[tuple[str, 
     return b"".join(b"From x Mon May  6 10:00:00 2024\n" + mail.as_bytes() + b"\n\n" for _, mail in mails), truth
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("headers", [True, False])
 def test_conversations_of_a_mailbox(write: Write, headers: bool) -> None:
     data, truth = mailbox(30, headers=headers)

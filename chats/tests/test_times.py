@@ -20,6 +20,7 @@ AFTERNOON = [datetime.datetime(2024, month, 12 + month, 15, 4) for month in rang
 REPORTS = Path(__file__).parents[3] / "shared" / "reports"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("language", NAMES["languages"])
 def test_dates_of_every_language(language: str) -> None:
     for form in ("short", "medium", "long", "full"):
@@ -118,6 +119,7 @@ def test_a_column_of_times_with_bad_rows_is_an_error_that_names_the_first(write:
         import_chats(table(write, *bad))
 
 
+@pytest.mark.deep
 def test_tens_of_thousands_of_dates_take_seconds() -> None:
     start = datetime.datetime(2023, 2, 1)
     texts = [f"{start + datetime.timedelta(seconds=20 * i):%d. février %Y à %H:%M:%S}" for i in range(10_000)]

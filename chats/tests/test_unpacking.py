@@ -60,6 +60,7 @@ def test_files_that_unpack_to_too_much_are_refused(tmp_path: Path, name: str) ->
         import_chats(tmp_path / name, max_bytes=100_000)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["chats.zip", "chats.csv.gz"])
 def test_bombs_within_the_size_limit_are_refused_by_their_ratio(tmp_path: Path, name: str) -> None:
     large = bytes(2**26 + 1)
@@ -126,6 +127,7 @@ def test_compressed_files_are_read_completely() -> None:
         gunzipped(Path("a"), gzip.compress(text)[:-20], 2**30)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("n_members", [1, 150])
 def test_the_time_to_unpack_grows_with_the_size(n_members: int) -> None:
     data = random.Random(0).randbytes(150 * 2**20 // n_members)

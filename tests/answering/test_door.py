@@ -127,6 +127,7 @@ def add_five(index: Path, name: str) -> None:
             replies.add([f"reply {name} {number}"])
 
 
+@pytest.mark.deep
 def test_several_writers_take_turns(home: Path) -> None:
     children = [start(add_five, home / "index", name) for name in "abc"]
     with polyrank.open(home / "index", wait_s=60.0) as replies, ThreadPoolExecutor(3) as pool:
@@ -149,6 +150,7 @@ def test_an_answer_without_a_reply_has_no_text() -> None:
     assert polyrank.Answer((), None, abstained=True).text is None
 
 
+@pytest.mark.deep
 def test_threads_search_while_one_changes(home: Path) -> None:
     failures: list[BaseException] = []
 

@@ -230,6 +230,7 @@ def test_each_side_has_its_own_method(tiny_backbone: Path) -> None:
     assert (why.method, why.candidate.method, why.candidate.exact) == ("sum of tokens", "left out", False)
 
 
+@pytest.mark.deep
 def test_cosines_are_sums_too(tiny_backbone: Path, mean_pooled_backbone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sentences"
     folder.mkdir()
@@ -323,6 +324,7 @@ def policies(tiny_backbone: Path) -> dict[str, Texts]:
     }
 
 
+@pytest.mark.deep
 @given(turns=st.lists(TEXTS, max_size=4), facts=st.lists(TEXTS, max_size=2), candidate=TEXTS)
 def test_spans_match_the_used_ids(
     policies: dict[str, Texts], turns: list[str], facts: list[str], candidate: str
@@ -537,6 +539,7 @@ def sum_of(*encoders: tuple[Encoder, float]) -> Ranker:
     return Ranker([(EncoderTerm(encoder), (weight,)) for encoder, weight in encoders])
 
 
+@pytest.mark.deep
 def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     poly, bi = scorer_of(tiny_backbone, LINEAR["poly learnt"]), scorer_of(tiny_backbone, LINEAR["bi mean"])
     bi.name = "other"
@@ -614,6 +617,7 @@ def test_a_page_shows_each_character_once_in_the_colour_of_its_first_token(
     assert shown == list(zip(text, wanted, strict=True))
 
 
+@pytest.mark.deep
 def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -> None:
     model, texts, _ = make()
     opaque = make_scorer(model, texts, precision="fp32")
@@ -753,6 +757,7 @@ def test_the_command_prints_the_librarys_explanation(index: Path) -> None:
     assert "sum of words" in both.stdout
 
 
+@pytest.mark.deep
 def test_the_command_prints_the_parts(counting: Path) -> None:
     said = run("explain", counting, "my wifi is down", "--reply", "wifi is down").stdout
     titles = [line.split(" ", 1)[1] for line in said.splitlines() if re.match(r"-?\d+\.\d{4} ", line)]

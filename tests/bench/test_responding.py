@@ -38,6 +38,7 @@ def test_rows_of_encoders_and_of_models_that_only_score() -> None:
         assert row["per_second"] == pytest.approx(1e3 * once / row["ms"], rel=0.05)
 
 
+@pytest.mark.deep
 def test_times_are_those_of_the_stated_numbers_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock with which each encoded or scored text takes a second."""
     now, convert, n_words = [0.0], type(polyrank.load("shipped:convert")), set[int]()
@@ -126,6 +127,7 @@ def test_the_machine_is_this_one() -> None:
     assert len({version.partition("+")[0] for version in versions}) == 1
 
 
+@pytest.mark.deep
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     replies = tmp_path / "replies.txt"
     replies.write_text("\n".join(TEXTS), "utf-8")

@@ -124,9 +124,8 @@ def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], pytest.param(["info", "shipped:convert"], marks=pytest.mark.deep), ["rank", "bm25"]]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("arguments", [["--help"], ["info", "shipped:convert"], ["rank", "bm25"]])
 def test_a_closed_pipe_ends_a_command_quietly(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "polyrank", *arguments]
     reading, writing = os.pipe()
@@ -253,6 +252,7 @@ def test_a_plot_path_is_checked_before_the_work(tmp_path: Path, place: str) -> N
     assert check_plot_path(tmp_path / "p.SVG") == tmp_path / "p.SVG"
 
 
+@pytest.mark.deep
 def test_an_index_of_dialogues_holds_their_replies(tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     spoken = [[("Zoe", f"my wifi is down, {n}"), ("agent", "Restart the router.")] for n in range(3)]

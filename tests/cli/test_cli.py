@@ -56,6 +56,7 @@ def trained(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return {"folder": folder, **{name: folder / name / "model" for name in configs}, "index": folder / "index"}
 
 
+@pytest.mark.deep
 def test_nothing_imports_torch_before_it_must() -> None:
     code = (
         "import sys, polyrank, polyrank.cli, polyrank.index, polyrank.ranking.metrics, polyrank.records\n"
@@ -65,6 +66,7 @@ def test_nothing_imports_torch_before_it_must() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("group", [(), ("index",), ("import",)])
 def test_help_imports_no_arrays(group: tuple[str, ...]) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "polyrank", *group, "--help"]
@@ -103,6 +105,7 @@ def test_every_public_name_is_there() -> None:
         polyrank.nothing  # noqa: B018  # the access is the test
 
 
+@pytest.mark.deep
 def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
     for model in (str(trained["bi"]), str(trained["cross"]), "bm25", "tfidf"):
@@ -122,6 +125,7 @@ def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Pat
     assert "p = " in table.stdout
 
 
+@pytest.mark.deep
 def test_respond_in_a_pipe_prints_json(trained: dict[str, Path]) -> None:
     lines = 'my wifi is down\n["hi", "bill"]\n{"context": ["x"]}\n'
     found = run("respond", trained["index"], "-k", "2", stdin=lines)
@@ -133,6 +137,7 @@ def test_respond_in_a_pipe_prints_json(trained: dict[str, Path]) -> None:
     assert json.loads(once.stdout)["context"] == ["hi", "my wifi"]
 
 
+@pytest.mark.deep
 def test_a_ranker_is_tuned_and_answers(trained: dict[str, Path], tmp_path: Path) -> None:
     replies = (trained["folder"] / "replies.txt").read_text("utf-8").splitlines()
     rows = [{"context": [f"my {reply}"], "candidates": replies, "relevant": [i]} for i, reply in enumerate(replies * 5)]
@@ -158,6 +163,7 @@ def test_rank_scores_candidates(trained: dict[str, Path]) -> None:
     assert len(json.loads(found.stdout)["scores"]) == 3
 
 
+@pytest.mark.deep
 def test_an_index_is_changed_from_the_command_line(trained: dict[str, Path], tmp_path: Path) -> None:
     assert run("index", "snapshot", trained["index"], "-o", tmp_path / "i").returncode == 0
     first, second = text_id("restart the router"), text_id("the bill is too high")
@@ -194,6 +200,7 @@ def test_a_second_file_of_texts_is_added_to_the_first(trained: dict[str, Path], 
         assert said in added.stderr
 
 
+@pytest.mark.deep
 def test_an_index_is_listed_and_built_again(trained: dict[str, Path], tmp_path: Path) -> None:
     index, dump = tmp_path / "i", tmp_path / "dump.jsonl"
     rows = [{"id": "a", "text": "one\ntwo", "metadata": {"topic": ["x"]}}, {"id": "é", "text": "thanks"}]
@@ -461,6 +468,7 @@ def test_errors_of_the_machine_are_explained(
     assert run_here("rank", "bm25") == (code, "", f"error: {said}\n")
 
 
+@pytest.mark.deep
 def test_texts_are_printed_as_they_are(
     trained: dict[str, Path], run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

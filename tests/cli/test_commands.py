@@ -253,6 +253,7 @@ def test_verify_reports_whether_an_index_is_sound(files: Path, tmp_path: Path) -
     assert str(found.exception) == f"{copy} has {len(found.stderr.splitlines())} problem(s), listed above"
 
 
+@pytest.mark.deep
 def test_a_split_prints_counts_and_the_next_command(files: Path, tmp_path: Path) -> None:
     out = tmp_path / "parts"
     result = invoke("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3", "--json")

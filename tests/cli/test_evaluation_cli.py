@@ -43,6 +43,7 @@ def test_random_groups_are_a_protocol(
     assert (done["n_candidates"], done["n_examples"]) == (3, 3)
 
 
+@pytest.mark.deep
 def test_pairs_are_ranked_among_drawn_responses_or_all(tmp_path: Path) -> None:
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
     drawn = run("evaluate", "bm25", pairs, "--json")
@@ -87,6 +88,7 @@ def test_skipped_examples_are_reported(tmp_path: Path) -> None:
     assert "3 of 7 examples cannot be answered" in found.stderr, found.stderr
 
 
+@pytest.mark.deep
 def test_files_of_one_name_are_compared_by_their_paths(tmp_path: Path) -> None:
     data = written(tmp_path / "x.jsonl", LISTS)
     scores = [tmp_path / name / "scores.jsonl" for name in ("one", "two")]

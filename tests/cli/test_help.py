@@ -91,6 +91,7 @@ def test_examples_name_their_command_and_options_that_it_has(path: tuple[str, ..
     assert plain_help(*path).endswith(" ".join(" ".join(examples).split()))
 
 
+@pytest.mark.deep
 def test_help_answers_at_once() -> None:
     code = "import sys; sys.argv[1:] = ['--help']; from polyrank.cli import program; program()"
     seconds = []

@@ -210,6 +210,7 @@ def rank(**how: Any) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-m", "polyrank", "rank", "bm25"], **pipes)
 
 
+@pytest.mark.deep
 @BOTH
 def test_a_process_that_waits_for_a_line_ends(number: int) -> None:
     with rank(preexec_fn=reset_signals) as process:
@@ -223,6 +224,7 @@ def test_a_process_that_waits_for_a_line_ends(number: int) -> None:
     assert (process.returncode, out, said) == (128 + number, b"", b"interrupted\n")
 
 
+@pytest.mark.deep
 def test_initially_ignored_signals_stay_ignored() -> None:
     with rank(preexec_fn=deaf) as process:
         assert process.stdin is not None
@@ -246,6 +248,7 @@ program()
 """
 
 
+@pytest.mark.deep
 def test_the_exit_code_is_kept_where_python_would_kill_itself(tmp_path: Path) -> None:
     """Python kills itself at the end of a module if a plain KeyboardInterrupt came out of code that it executed."""
     (tmp_path / "asks.py").write_text(IN_A_TEXT, "utf-8")

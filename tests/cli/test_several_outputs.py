@@ -80,6 +80,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
+@pytest.mark.deep
 def test_a_pipe_gets_replies_that_are_alike_unless_it_wants_others(index: Path) -> None:
     def ids(*options: str) -> set[str]:
         return {
@@ -93,6 +94,7 @@ def test_a_pipe_gets_replies_that_are_alike_unless_it_wants_others(index: Path) 
     assert [json.loads(line)["context"] for line in lines] == [["hello"], ["when", "is it open"]]
 
 
+@pytest.mark.deep
 def test_options_of_an_index_and_of_a_search_are_used(tmp_path: Path) -> None:
     """Its structure and precision, the search mode, echoes, the reply to explain, and the filter."""
     rows = [{"id": f"{n}", "text": text, "n": n} for n, text in enumerate(("until 5 pm", "pay here", "is it open"))]
@@ -226,6 +228,7 @@ def test_the_longest_name_of_an_option_is_named(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+@pytest.mark.deep
 def test_the_kind_of_every_model_is_shown(tiny_backbone: Path) -> None:
     names = {"bm25": "bm25", "tfidf": "tfidf", "shipped:convert": "convert", f"untuned:{tiny_backbone}": "bi"}
     for name, kind in names.items():
@@ -442,6 +445,7 @@ def test_an_explanation_numbers_its_turns_from_one_and_draws_the_strongest_longe
     assert bars[0] == 0
 
 
+@pytest.mark.deep
 def test_words_are_left_out_up_to_the_limit(index: Path) -> None:
     """Of an index and of a model, whose shares are by omission."""
     for path in (index, "shipped:convert"):
@@ -556,6 +560,7 @@ def test_settings_of_zero_are_settings() -> None:
     assert settings.host == "127.0.0.1"
 
 
+@pytest.mark.deep
 def test_a_part_may_be_empty_and_times_are_in_utc(tmp_path: Path) -> None:
     rows = [
         {"id": f"d{n}", "time": f"2026-05-{n + 1:02}T23:30:00-02:00", "turns": [

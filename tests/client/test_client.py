@@ -80,6 +80,7 @@ def client(server: Running) -> Iterator[polyrank.Client]:
         yield client
 
 
+@pytest.mark.deep
 def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, index: Path) -> None:
     answer, why = client.respond(CONTEXT, k=2), client.explain(CONTEXT, text="pay the bill")
     by_id = client.explain(Context(tuple(CONTEXT)), candidate_id="a/b bill")
@@ -104,6 +105,7 @@ def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, in
     assert (served.id, served.kind, served.facts["n_candidates"]) == ("support", "index", 3)
 
 
+@pytest.mark.deep
 def test_an_async_client_serves_several_event_loops(server: Running) -> None:
     client = polyrank.AsyncClient(server.url, retries=20)
     with warnings.catch_warnings():
@@ -143,6 +145,7 @@ def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
     assert client.remove([f"n{i:03}" for i in range(250)]) == 250
 
 
+@pytest.mark.deep
 def test_messages_are_contexts(client: polyrank.Client) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "my wifi is down"}]
     contexts: list[tuple[Any, int]] = [([], 422), ([" "], 422), (messages[:1], 422), ([{"content": "hi"}], 422)]
@@ -325,6 +328,7 @@ def test_a_catalogue_ends_where_the_server_says(is_async: bool) -> None:
     assert [path for path, *_ in sent] == [f"{asked}{end}&limit=200" for end in ends]
 
 
+@pytest.mark.deep
 def test_a_request_has_the_whole_context_and_the_given_key() -> None:
     context = Context(("hi", "my wifi is down"), ("a fact", "another", "a third"))
     for fields, settings, key in (
@@ -468,6 +472,7 @@ def test_only_refused_requests_are_repeated(
     assert slept == pauses
 
 
+@pytest.mark.deep
 def test_pauses_double_up_to_ten_seconds_in_both_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
@@ -609,6 +614,7 @@ def test_both_clients_accept_the_same_arguments() -> None:
     assert blocking == awaited
 
 
+@pytest.mark.deep
 def test_no_torch_is_loaded() -> None:
     code = "import sys, polyrank; polyrank.Client('http://127.0.0.1:1'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -90,6 +90,7 @@ def test_the_sum_of_the_losses_is_clipped_and_used_for_the_step(
     assert torch.allclose(moves[3], 3 * moves[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.deep
 def test_a_run_with_the_sum_equals_the_mean_with_a_scaled_rate(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

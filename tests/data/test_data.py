@@ -497,6 +497,7 @@ def examples(draw: st.DrawFn) -> Example:
     )
 
 
+@pytest.mark.deep
 @given(st.lists(examples(), min_size=1, max_size=4), st.sampled_from(["x.jsonl", "x.jsonl.gz"]))
 def test_written_examples_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, found: list[Example], name: str
@@ -509,6 +510,7 @@ def test_written_examples_are_read_back(
     assert path.read_bytes() == first
 
 
+@pytest.mark.deep
 @given(st.dictionaries(TEXT.filter(bool), TEXT, min_size=1, max_size=4))
 def test_pool_round_trip(tmp_path_factory: pytest.TempPathFactory, texts: dict[str, str]) -> None:
     path = tmp_path_factory.mktemp("round") / "p.jsonl"
@@ -537,6 +539,7 @@ def batch_order(
     return BatchOrder(len(lengths), lengths, batch_size, seed=seed, window=window).epoch(epoch)
 
 
+@pytest.mark.deep
 @given(
     st.lists(st.integers(0, 50), max_size=60),
     st.integers(1, 7),
@@ -587,6 +590,7 @@ def test_epochs_and_seeds_differ_in_their_batches_and_in_the_order_of_these() ->
     assert orders[1] != orders[0] != orders[2]
 
 
+@pytest.mark.deep
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**32), st.integers(0, 9))
 def test_a_permutation_is_complete_and_can_be_computed_in_parts(n: int, seed: int, epoch: int) -> None:
@@ -877,6 +881,7 @@ def test_a_line_that_cannot_be_written_is_named(tmp_path: Path) -> None:
             write_examples(tmp_path / "x.jsonl", [good, good, bad])
 
 
+@pytest.mark.deep
 def test_parquet_rows_are_counted_through_all_batches(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

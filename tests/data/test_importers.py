@@ -177,6 +177,7 @@ def test_dstc7_pool(tmp_path: Path) -> None:
             import_pool(written(published, *lines), tmp_path / "out.jsonl")
 
 
+@pytest.mark.deep
 def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
     def imported(*arguments: str | Path) -> str:
         found = run("import", "corpus", *arguments)
@@ -242,6 +243,7 @@ def test_deep_items_and_cut_gzip(tmp_path: Path) -> None:
         list(listed_rows(source))
 
 
+@pytest.mark.deep
 @given(
     st.lists(
         st.dictionaries(

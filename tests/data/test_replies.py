@@ -352,6 +352,7 @@ def test_a_reply_whose_data_fits_no_slot_is_left_out_and_reported(reply: str) ->
     assert said == [f"1 reply left out because {reason}; add those that every customer may see to your own catalogue"]
 
 
+@pytest.mark.deep
 def test_the_command_writes_a_catalogue_from_a_table_and_from_dialogues(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("id;reply\n1;yes\n2;no\n", "utf-8")
     made = run("import", "replies", tmp_path / "r.csv", "-o", tmp_path / "r.jsonl")

@@ -371,6 +371,7 @@ def test_right_answers_of_a_context_are_never_its_negatives() -> None:
     assert {len(example.candidates) for example in draw_candidates(pairs)} == {20}
 
 
+@pytest.mark.deep
 def test_draws_are_uniform_and_positions_too() -> None:
     pairs = [Example((f"c{i}",), (f"r{i}",), (0,)) for i in range(11)]
     counts = [[0] * 11 for _ in range(11)]
@@ -475,6 +476,7 @@ def test_a_recipe_trains_and_validates_on_the_agents_turns(tmp_path: Path) -> No
 # the command
 
 
+@pytest.mark.deep
 def test_the_command_reports_its_split_and_writes_a_valid_recipe(tmp_path: Path, shuffled: Path) -> None:
     out = tmp_path / "out"
     made = run("split", shuffled, "-o", out)
@@ -498,6 +500,7 @@ def test_the_command_reports_its_split_and_writes_a_valid_recipe(tmp_path: Path,
     assert json.loads(found.stdout)["n_candidates"] == 4
 
 
+@pytest.mark.deep
 def test_dialogues_are_evaluated_by_the_agents_turns(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", (chat(i) for i in range(10)))
     n_examples = {}

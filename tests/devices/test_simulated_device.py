@@ -134,16 +134,10 @@ def assert_searched_as_by_the_cpu(blocks: Sequence[Block], n_vectors: int) -> No
     assert_equal(search(contexts, mask, few, 10, device="cuda"), search(contexts, mask, few, 10))
 
 
-SEARCHED = {(4, "fp32"), (1, "bf16"), (2, "int8")}  # each once; the rest are deep
-
-
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("n_vectors", "precision"),
-    [
-        pytest.param(n, precision, marks=() if (n, precision) in SEARCHED else pytest.mark.deep)
-        for n in (1, 2, 4, 40)
-        for precision in ("fp32", "bf16", "int8")
-    ],
+    [(n, precision) for n in (1, 2, 4, 40) for precision in ("fp32", "bf16", "int8")],
 )
 def test_a_search_on_a_device_returns_the_cpus_answer(
     n_vectors: int, precision: Precision, device: SimulatedDevice, free: Free
@@ -262,6 +256,7 @@ def test_no_score_is_above_its_bound_on_a_device(
             assert (bounds - scores <= (0.005 if precision == "fp32" else 1e-5) * lengths).all()
 
 
+@pytest.mark.deep
 def test_answers_of_an_index_come_from_the_device(device: SimulatedDevice, free: Free, tmp_path: Path) -> None:
     pool = [Candidate(f"c{i}", f"reply {i} w{i % 50} w{i % 7}", {"n": i}) for i in range(5000)]
     vectors = Hashed().encode_candidates([candidate.text for candidate in pool])
@@ -278,6 +273,7 @@ def test_answers_of_an_index_come_from_the_device(device: SimulatedDevice, free:
 QUEUE = "bi, chunks"
 
 
+@pytest.mark.deep
 def test_each_model_process_of_a_server_opens_models_on_its_gpu(
     device: SimulatedDevice, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +289,8 @@ def test_each_model_process_of_a_server_opens_models_on_its_gpu(
 WAITS = {"mutual": 4, "distilled": 3, "bi, chunks": 5, "late": 3}
 
 
-@pytest.mark.parametrize("name", ["poly", *(pytest.param(name, marks=pytest.mark.deep) for name in [*KINDS][1:])])
+@pytest.mark.deep
+@pytest.mark.parametrize("name", KINDS)
 def test_a_training_on_a_device_equals_the_cpus(
     name: str,
     task: dict[str, Path],
@@ -419,7 +416,8 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(IN_A_THREAD)]
 
 
-@pytest.mark.parametrize("kind", ["bi", *(pytest.param(k, marks=pytest.mark.deep) for k in ("truncated", "sum"))])
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["bi", "truncated", "sum"])
 def test_an_index_built_by_a_device_has_the_bits_of_parts_encoded_one_by_one(
     kind: str, encoders: Callable[[str, str], Encoder], device: SimulatedDevice, tmp_path: Path
 ) -> None:
@@ -446,6 +444,7 @@ def test_an_index_built_by_a_device_has_the_bits_of_parts_encoded_one_by_one(
     assert not threads()
 
 
+@pytest.mark.deep
 def test_lists_are_read_and_tokenized_a_few_ahead_of_a_device(
     encoders: Callable[[str, str], Encoder], device: SimulatedDevice
 ) -> None:
@@ -480,6 +479,7 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("stage", ["tokens", "network", "vectors", "interrupt"])
 def test_an_error_while_an_index_is_built_by_a_device_is_that_of_the_cpu_and_leaves_nothing(

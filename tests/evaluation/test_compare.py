@@ -281,6 +281,7 @@ def runs(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.deep
 def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> None:
     found = resolve_runs([str(runs / "low"), "bm25", str(runs / "high" / "seed-2" / "model")])
     assert [(member.group, member.seed) for member in found] == [
@@ -298,6 +299,7 @@ def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> Non
     assert [member.seed for member in resolve_runs([str(tmp_path / "plain")])] == [0]
 
 
+@pytest.mark.deep
 def test_evaluate_accepts_a_run_of_several_seeds(runs: Path) -> None:
     found = run("evaluate", "low", "test.jsonl", "--json", cwd=runs)
     assert found.returncode == 0, found.stderr
@@ -316,6 +318,7 @@ def test_evaluate_accepts_a_run_of_several_seeds(runs: Path) -> None:
     assert "low: R@1 of seed 0: " in shown
 
 
+@pytest.mark.deep
 def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: Path, tmp_path: Path) -> None:
     scores, plot = tmp_path / "scores", tmp_path / "plot.svg"
     found = run("evaluate", "bm25", "low", "high", "test.jsonl", "--json", "--scores", scores, cwd=runs)
@@ -339,6 +342,7 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     assert "R@9 left out: k must be below 4" in labelled.stderr
 
 
+@pytest.mark.deep
 def test_lengths_apply_to_models_that_support_them(runs: Path, tiny_backbone: Path) -> None:
     untuned = f"untuned:{tiny_backbone}"
     done = run("evaluate", untuned, "bm25", "test.jsonl", "--json", "--max-context-tokens", "4", cwd=runs)

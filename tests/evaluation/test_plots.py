@@ -86,6 +86,7 @@ def test_a_comparison_shows_metrics_of_only_one_model(figures: list[Any], tmp_pa
     assert [len(axes.containers) for axes in (first, second)] == [2, 1]
 
 
+@pytest.mark.deep
 def test_the_first_model_is_the_dotted_line_and_the_title_names_it(
     figures: list[Any], tmp_path: Path, rows: list[Any]
 ) -> None:
@@ -104,6 +105,7 @@ def test_the_first_model_is_the_dotted_line_and_the_title_names_it(
             assert "dotted" not in title
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("n", [1, 30])
 def test_the_names_of_all_models_have_room(figures: list[Any], tmp_path: Path, rows: list[Any], n: int) -> None:
     lists = [Example(("hi",) * turns, ("hi a", "b"), (0,), f"d{turns}") for turns in (1, 9)]
@@ -129,6 +131,7 @@ def test_a_long_name_and_the_labels_are_inside_the_figure(figures: list[Any], tm
     assert whole.y0 <= drawn.y0 < drawn.y1 <= whole.y1
 
 
+@pytest.mark.deep
 def test_a_comparison_is_drawn_with_the_chosen_metrics(figures: list[Any], tmp_path: Path) -> None:
     lists = [{"context": f"w{n}", "candidates": [f"w{n}", "a", "b", "c"], "relevant": n % 2} for n in range(6)]
     data = tmp_path / "lists.jsonl"
@@ -156,6 +159,7 @@ for ending in {endings!r}:
 """
 
 
+@pytest.mark.deep
 def test_equal_figures_have_equal_bytes(tmp_path: Path, rows: list[Any]) -> None:
     endings = ["svg", "png", "pdf"]
     code = DRAW.format(endings=endings, rows=rows)

@@ -307,6 +307,7 @@ def record_and_acknowledge(path: Path, said: Connection) -> None:
             said.send(number)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("n", [1, 3, 20, 50])
 def test_a_killed_process_keeps_acknowledged_records(tmp_path: Path, n: int) -> None:
     path = tmp_path / "feedback.db"
@@ -344,6 +345,7 @@ def fill(path: Path, said: Connection) -> None:
     said.send((1000, "", 1000))
 
 
+@pytest.mark.deep
 def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
     receiving, sending = multiprocessing.Pipe(duplex=False)
@@ -653,6 +655,7 @@ def test_final_texts_are_stored_with_slots(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.deep
 def test_one_command_trains_on_feedback(tiny_backbone: Path, tmp_path: Path) -> None:
     """A store without texts, after answers of a ranker, whose encoder is trained."""
     contexts = [Context(f"question {number}") for number in range(40)]
@@ -729,6 +732,7 @@ def test_texts_missing_from_the_file_are_looked_up(tmp_path: Path, tiny_backbone
     ]
 
 
+@pytest.mark.deep
 def test_recording_and_reading_import_no_torch() -> None:
     code = "import sys, polyrank.feedback, polyrank.cli.feedback; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -79,6 +79,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fitted]:
     return folder, polyrank.fit(data, folder / "support", precision=0.7, show=stop_at("words"))
 
 
+@pytest.mark.deep
 def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     folder, fitted = stopped
     support = folder / "support"
@@ -250,6 +251,7 @@ def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> 
     assert all(one["reasons"] for one in shown)
 
 
+@pytest.mark.deep
 def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
     stopped: tuple[Path, Fitted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +312,7 @@ def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(
     assert again.report["settings"]["used"] == pytest.approx(earlier / 60)
 
 
+@pytest.mark.deep
 def test_a_request_to_end_finishes_nothing_and_neither_does_one_without_a_model(stopped: tuple[Path, Fitted]) -> None:
     folder, fitted = stopped
     before = (fitted.folder / "report.json").stat().st_mtime_ns
@@ -389,6 +392,7 @@ def test_an_earlier_fit_is_continued_or_replaced(
     assert left == {"fit.lock", "replies.jsonl", "steps", "steps/baselines.json", "steps/data.json"}
 
 
+@pytest.mark.deep
 def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:
     """An export, through polyrank-chats; replies that were given once are the catalogue if few repeat."""
     said = [json.loads(line) for line in (SAMPLE / "train.jsonl").read_text("utf-8").splitlines()[:30]]

@@ -154,6 +154,7 @@ def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> Non
         assert sum(len(file.read_text("utf-8").splitlines()) for file in part_files(folder / "data").values()) == 30
 
 
+@pytest.mark.deep
 def test_steps_are_repeated_for_other_data_replies_or_times(tmp_path: Path) -> None:
     def settings(folder: str, ms: float | None, n_dialogues: int, replies: Path | None = None) -> dict[str, Any]:
         run, _ = run_of(tmp_path / folder)
@@ -245,6 +246,7 @@ def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_no
     assert len(long) == 5
 
 
+@pytest.mark.deep
 def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = pytest.importorskip("matplotlib.figure")
     saved = list[Any]()
@@ -466,6 +468,7 @@ class Knowing(WordEncoder):
         return np.array(vectors, np.float32)
 
 
+@pytest.mark.deep
 def test_each_model_is_compared_with_the_ranker_of_those_before(tmp_path: Path) -> None:
     run, _ = run_of(tmp_path)
     texts = [f"answer{i}" for i in range(60)]
@@ -485,6 +488,7 @@ def test_each_model_is_compared_with_the_ranker_of_those_before(tmp_path: Path) 
     assert [*run.models] == ["base", "training first"]
 
 
+@pytest.mark.deep
 def test_terms_without_training_are_lines_with_their_own_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_bad_input(vectors: np.ndarray) -> None:
         ann.search(vectors, 0)
 
 
+@pytest.mark.deep
 def test_without_the_library_the_error_names_the_remedy() -> None:
     code = (
         "import sys; sys.modules['faiss'] = None\n"

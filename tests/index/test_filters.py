@@ -137,6 +137,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.deep
 @given(trees, st.lists(metadata_of, max_size=8), st.booleans())
 def test_a_filter_matches_its_tree(tree: Tree, rows: list[dict[str, Any]], single: bool) -> None:
     text = written(tree, in_single_quotes if single else json.dumps)
@@ -368,6 +369,7 @@ def expected_rows(
     return [rows[i] for i in np.lexsort((rows, -scores))[:k]]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_the_best_passing_rows_are_returned_after_any_change(precision: Precision, tmp_path: Path) -> None:
     generator = np.random.default_rng(5)
@@ -772,6 +774,7 @@ def test_a_filter_that_cannot_be_read_is_refused_before_any_work(retriever: Any)
         retriever.respond(["hi"], filter="team = tech")
 
 
+@pytest.mark.deep
 def test_no_candidate_is_missed_while_all_are_replaced(tmp_path: Path) -> None:
     """Each of twelve candidates always exists in one of its forms, and passes in each form."""
     encoder, texts = Hashed(), [f"word{i}" for i in range(12)]
@@ -856,6 +859,7 @@ def test_commands_take_filters(catalogue: Path, tmp_path: Path) -> None:
     assert ids_of(run("index", "list", index, "--json")) == ["r1", "r2", "r6"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "arguments",
     [("respond", "hi"), ("index", "list"), ("index", "remove")],
@@ -871,6 +875,7 @@ def test_a_wrong_filter_is_one_line(arguments: Sequence[str], catalogue: Path) -
         assert len(index) == len(REPLIES)
 
 
+@pytest.mark.deep
 def test_ids_and_a_filter_are_not_removed_together(catalogue: Path) -> None:
     refused = run("index", "remove", catalogue, "r1", "--filter", "exists team")
     assert refused.returncode == 2

@@ -131,6 +131,7 @@ def test_reading_a_catalogue_does_not_read_vectors(tmp_path: Path) -> None:
             index.search(NearestSearch(np.ones((1, 1, 4), np.float32), np.ones((1, 1), np.bool_), 1))
 
 
+@pytest.mark.deep
 @given(
     st.integers(1, 40), st.integers(1, 3), st.integers(1, 50), st.sampled_from([0.0, 0.1, 30.0]), st.integers(0, 9),
     st.booleans(),
@@ -208,6 +209,7 @@ for round in range(10_000):
 """
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rounds", [1, 3, 6])
 def test_a_killed_writer_leaves_a_whole_index(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "i"
@@ -425,6 +427,7 @@ def test_a_full_disk_when_a_writer_closes_is_logged(tmp_path: Path, caplog: pyte
         assert len(again) == 130
 
 
+@pytest.mark.deep
 def test_threads_make_the_first_changes_of_replies(tmp_path: Path) -> None:
     """Each would open its own writer, and all but one would be refused by the lock of the first."""
     numbered(tmp_path / "i", 1, 60)

@@ -145,6 +145,7 @@ CONTEXTS = ["w1 w2", ["w3 w4", "w5", "reply7 w8"], ["w9"] * 3]
 # -- both kinds of index -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_search_returns_the_best_of_all_with_a_proof(make: Make) -> None:
     pool = pool_of(300)
     vectors = vectors_of(pool)
@@ -160,6 +161,7 @@ def test_a_search_returns_the_best_of_all_with_a_proof(make: Make) -> None:
             assert result.exact
 
 
+@pytest.mark.deep
 def test_equal_scores_are_in_insertion_order(make: Make) -> None:
     pool = [Candidate(f"t{i}", "the same words", {}) for i in range(200)]
     path = make(pool, vectors_of(pool))
@@ -235,6 +237,7 @@ def test_a_filter_keeps_passing_candidates(make: Make) -> None:
             ]
 
 
+@pytest.mark.deep
 def test_changes_work_like_those_of_a_dictionary(make: Make) -> None:
     random = np.random.default_rng(7)
     truth = {candidate.id: candidate for candidate in pool_of(20)}
@@ -546,6 +549,7 @@ class Lists:
         return Block(self.vectors[rows], rows)
 
 
+@pytest.mark.deep
 @given(
     st.integers(0, 10**6),
     st.sampled_from([1, 2, 5]),
@@ -673,6 +677,7 @@ def test_a_longer_vector_loosens_the_bound(address: Address, tmp_path: Path) -> 
         assert verify_index(tmp_path / "ix") == []
 
 
+@pytest.mark.deep
 def test_a_search_asks_once_for_the_state_once_for_lists_and_once_for_rows(milvus: Milvus, tmp_path: Path) -> None:
     pool = pool_of(300)
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
@@ -951,6 +956,7 @@ def test_a_request_that_the_server_refuses_names_it(milvus: Milvus, tmp_path: Pa
         list(index.server.scan("no such thing"))
 
 
+@pytest.mark.deep
 def test_without_the_library_the_error_names_the_package(tmp_path: Path) -> None:
     addresses = ["http://h:1/replies", "qdrant+http://h:1/replies", "postgresql://h:1/database/replies"]
     folders = [tmp_path / str(i) for i in range(3)]

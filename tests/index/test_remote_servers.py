@@ -75,6 +75,7 @@ def test_collections_are_listed_with_the_index_that_uses_them(milvus: Milvus, tm
     assert list(found) == sorted(found)
 
 
+@pytest.mark.deep
 def test_an_orphan_and_an_index_are_dropped_and_nothing_else(milvus: Milvus, tmp_path: Path) -> None:
     address = milvus.address()
     name = build(tmp_path / "ix", address)
@@ -98,6 +99,7 @@ def test_an_orphan_and_an_index_are_dropped_and_nothing_else(milvus: Milvus, tmp
     build(tmp_path / "again", address)  # the name is free
 
 
+@pytest.mark.deep
 def test_the_command_builds_an_index_on_the_server(milvus: Milvus, tmp_path: Path) -> None:
     address = milvus.address()
     (tmp_path / "replies.txt").write_text("restart it\nthanks\n", "utf-8")
@@ -263,6 +265,7 @@ def secured(certificate: tuple[Path, Path], tmp_path: Path) -> Iterator[Address]
         yield Address(f"https://127.0.0.1:{port}", "replies")
 
 
+@pytest.mark.deep
 def test_a_server_with_its_own_certificate_and_credentials(
     secured: Address, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

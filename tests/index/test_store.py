@@ -53,6 +53,7 @@ def candidate(name: str, version: int = 0) -> Candidate:
     return Candidate(name, f"text of {name}, version {version}", {"version": version})
 
 
+@pytest.mark.deep
 def test_a_page_of_long_candidates_ends_early(tmp_path: Path) -> None:
     """The texts of 1,000 candidates may have 160 MB, which every page would hold in memory."""
     long = "\0" + 99_999 * "x"
@@ -241,6 +242,7 @@ def query_all(path: Path) -> Any:
         return content(index), found.rows.tolist(), found.scores.tolist()
 
 
+@pytest.mark.deep
 def test_every_flipped_bit_and_truncation_is_detected_or_harmless(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     want = query_all(path)
@@ -268,6 +270,7 @@ def test_every_flipped_bit_and_truncation_is_detected_or_harmless(tmp_path: Path
     assert query_all(path) == want
 
 
+@pytest.mark.deep
 def test_a_damaged_list_of_ids_is_detected_before_a_change(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 40)
     file = path / INDEX_FILE
@@ -353,6 +356,7 @@ def test_a_lost_matrix_is_rebuilt_and_a_damaged_one_refused(tmp_path: Path) -> N
     assert verify_index(path) == []
 
 
+@pytest.mark.deep
 def test_one_writer_at_a_time_and_a_dead_writers_lock_is_free(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     with LocalWriter(path), pytest.raises(LockedError, match=f"being written to by process {os.getpid()}; wait"):
@@ -377,6 +381,7 @@ def test_one_writer_at_a_time_and_a_dead_writers_lock_is_free(tmp_path: Path) ->
     LocalWriter(path).close()
 
 
+@pytest.mark.deep
 def test_a_reader_in_another_process_sees_each_acknowledged_batch(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     code = """
@@ -412,6 +417,7 @@ with LocalWriter(sys.argv[1]) as writer:
         child.communicate("")
 
 
+@pytest.mark.deep
 def test_compaction_is_automatic_and_does_not_block_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MIN_STALE", 20)
     path = small(tmp_path / "i")
@@ -574,6 +580,7 @@ def test_a_precision_is_kept_and_has_its_size(
         part.write_bytes(data)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["flat", "sq8", "hnsw", "auto"])
 def test_an_inner_product_index_is_stored_with_the_matrix(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("faiss")
@@ -752,6 +759,7 @@ def test_searches_do_not_wait_for_the_verification_of_a_new_matrix(
         assert len(content(index)) == 4
 
 
+@pytest.mark.deep
 def test_an_open_index_uses_the_matrix_of_a_compaction(tmp_path: Path) -> None:
     """Rows in memory and removed rows go, also those that filters have kept."""
     path, condition = small(tmp_path / "i", 30, "int8"), read_filter("version >= 0")

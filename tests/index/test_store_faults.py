@@ -106,6 +106,7 @@ def test_an_open_index_refuses_a_replacement_by_another_encoder(tmp_path: Path) 
         assert len(index) == 1
 
 
+@pytest.mark.deep
 def test_changes_lost_from_the_log_are_detected(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     killed_writer(path)
@@ -237,6 +238,7 @@ def test_vectors_of_later_rows_are_unknown(tmp_path: Path) -> None:
         assert KnownVectors(index)["new text of c"].tolist() == [1.0] * D
 
 
+@pytest.mark.deep
 def test_a_full_disk_changes_nothing_and_leaves_no_files(tmp_path: Path) -> None:
     """A limit on the size of files makes writes fail as on a full disk."""
     code = """
@@ -278,6 +280,7 @@ print("done")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["copy", "i"]
 
 
+@pytest.mark.deep
 def test_a_compaction_that_fails_leaves_no_matrix(tmp_path: Path) -> None:
     """The matrix fits on the disk, but the change that names it does not; a snapshot names its own path."""
     code = """
@@ -353,6 +356,7 @@ def test_each_failed_compaction_is_reported_once(
     assert ids(path) == ("abcdef" if repaired else "abcde")
 
 
+@pytest.mark.deep
 def test_readers_open_and_verify_while_the_matrix_is_replaced(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abcdefgh")
     stop, failures, n_opened = threading.Event(), list[str](), 0
@@ -425,6 +429,7 @@ def test_a_snapshot_inside_the_index_is_refused(tmp_path: Path) -> None:
     assert sorted(path.iterdir()) == before
 
 
+@pytest.mark.deep
 def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     with python("w = LocalWriter(sys.argv[1]); print('locked', flush=True); sys.stdin.read()", path) as child:
@@ -450,6 +455,7 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.deep
 def test_only_leftovers_of_dead_builders_are_removed(tmp_path: Path) -> None:
     code = """
 from pathlib import Path; from polyrank.storage.durable import new_folder, write_file
@@ -474,6 +480,7 @@ with new_folder(Path(sys.argv[1])) as folder:
     assert sorted(tmp_path.iterdir()) == [other, tmp_path / "i", tmp_path / "j"]
 
 
+@pytest.mark.deep
 def test_only_leftovers_of_dead_writers_of_a_file_are_removed(tmp_path: Path) -> None:
     code = """
 import stat; from pathlib import Path; from polyrank.storage.durable import write_file
@@ -513,6 +520,7 @@ def test_without_locks_nothing_is_taken_for_a_leftover(tmp_path: Path, monkeypat
     assert sorted(tmp_path.iterdir()) == [*others, tmp_path / "file", tmp_path / "folder"]
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
 def test_a_read_only_index_can_be_read() -> None:
     code = """
@@ -668,6 +676,7 @@ def test_a_catalogue_accepts_changes_during_a_compaction(tmp_path: Path, monkeyp
     assert catalogue._writer is None
 
 
+@pytest.mark.deep
 def test_a_writer_interrupted_at_any_moment_continues(tmp_path: Path) -> None:
     """A commit may be durable when the signal arrives, so the writer must not trust its cached state."""
 

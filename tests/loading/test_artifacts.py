@@ -95,6 +95,7 @@ def encoder_and_late(tiny_backbone: Path, tmp_path: Path) -> tuple[Path, Any, An
     return tmp_path / "encoder", late, texts, config
 
 
+@pytest.mark.deep
 def test_weights_of_a_base_are_left_out_and_scores_stay_bit_equal(
     encoder_and_late: tuple[Path, Any, Any, Any], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -362,6 +363,7 @@ def tensors_of(kind: str) -> Callable[[Path, tuple[Any, Texts, Any]], tuple[Path
     return make
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("make", [a_model, tensors_of("ranker"), tensors_of("intent")])
 def test_a_flipped_bit_of_any_byte_of_a_document_is_refused(
     poly: tuple[Any, Texts, Any], tmp_path: Path, make: Any

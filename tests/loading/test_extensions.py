@@ -16,6 +16,7 @@ Write = Callable[[str, Any], Path]
 CHATS = "ticket,sender,message\n7,Ann,My wifi is down\n7,support,Restart it\n"
 
 
+@pytest.mark.deep
 def test_the_command_turns_chats_into_trainable_dialogues(write: Write, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     done = run("import", "chats", write("x.csv", CHATS), "--yes", "-o", out)

@@ -174,6 +174,7 @@ for model, name, token in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.deep
 def test_unpushable_folders_are_refused(
     hub: Hub, model: Path, tmp_path: Path, run: Callable[..., "subprocess.CompletedProcess[str]"]
 ) -> None:
@@ -197,6 +198,7 @@ def test_unpushable_folders_are_refused(
         assert name.removeprefix("hf:") not in hub.commits
 
 
+@pytest.mark.deep
 def test_an_unreachable_hub_is_reported(model: Path, tmp_path: Path) -> None:
     """Nothing listens at port 9."""
     variables = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0"}

@@ -139,6 +139,7 @@ def test_weights_are_read_as_the_library_reads_them(
         assert tensor.dtype == torch.float32
 
 
+@pytest.mark.deep
 def test_the_embedded_vocabulary_equals_the_librarys() -> None:
     folder = resolve_backbone("embedded").folder
     found, expected = load_subwords(folder), AutoTokenizer.from_pretrained(folder)
@@ -153,6 +154,7 @@ def without_padding(tokenizer: Any) -> str:
     return str(backend.to_str())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "changes",
     [
@@ -175,6 +177,7 @@ def test_two_tokenizer_files_that_differ_use_the_library(tmp_path: Path, changes
     assert list(found.names.values()) == [expected.cls_token, expected.sep_token, expected.pad_token]
 
 
+@pytest.mark.deep
 def test_texts_are_lower_cased_for_a_model_that_requires_it(tmp_path: Path) -> None:
     """Its own tokenizer distinguishes them; both files agree, so polyrank reads them without transformers."""
     folder = shutil.copytree(resolve_backbone("embedded").folder, tmp_path / "cased")

@@ -401,6 +401,7 @@ def test_a_folder_records_its_pooling(tiny_backbone: Path, tmp_path: Path) -> No
         resolve_backbone(str(tmp_path / "1_Pooling"))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("what", ["match_self_score", "match_output_std"])
 def test_the_scale_is_fitted_to_the_first_256_nonempty_texts(tiny_backbone: Path, what: str) -> None:
     model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), output_scale=1.0, reduction="mean"))

@@ -107,6 +107,7 @@ def test_a_start_with_fewer_words_keeps_its_embeddings(tiny_backbone: Path, tmp_
     assert not any(torch.equal(new[-1], row) for row in old)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_table_of_words_with_two_names_is_stored_once_and_grows_under_both(shared: bool, tmp_path: Path) -> None:
     """T5 calls its table ``shared`` and ``embed_tokens``; each tower has its own, or both have the same."""

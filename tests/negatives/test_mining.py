@@ -337,6 +337,7 @@ def test_too_few_mined_negatives_are_filled_up(tiny_backbone: Path, task: dict[s
     assert examples[3].candidates[0] not in found
 
 
+@pytest.mark.deep
 def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     losses: list[list[float]] = []
     task = {"train": task["train"]}  # validation would add only time
@@ -593,6 +594,7 @@ def test_right_answers_of_the_context_elsewhere_are_never_drawn() -> None:
     assert draw(4, data[4], 0) == given_then_drawn(pool, 3, 1)(4, data[4], 0)  # other examples' draws are unchanged
 
 
+@pytest.mark.deep
 def test_draws_are_uniform_over_the_pool_without_the_taken() -> None:
     """4,000 draws of 2 of the 6 others: each is drawn 1,333 times on average, with a standard deviation of 30."""
     pool = [f"r{i}" for i in range(8)]

@@ -92,6 +92,7 @@ def test_weighting_has_no_effect_without_repeated_responses(tiny_backbone: Path)
     torch.testing.assert_close(corrected, plain, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("make", "least", "most"),
     [

@@ -24,6 +24,7 @@ def test_references_are_current(name: str) -> None:
     assert (DOCS / f"{name}.md").read_text("utf-8") == written, "run python docs/reference.py"
 
 
+@pytest.mark.deep
 def test_results_are_current() -> None:
     command = [sys.executable, str(ROOT / "runs/tables.py"), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -59,6 +60,7 @@ def test_the_reference_describes_every_public_name() -> None:
     assert sorted(re.findall(r"^::: polyrank\.(\w+)$", text, re.MULTILINE)) == polyrank.__all__
 
 
+@pytest.mark.deep
 def test_quoted_messages_exist() -> None:
     """The first column of each table in messages.md is a part of a message in the package."""
     strings = []

@@ -42,6 +42,7 @@ TRUTH = float(CHANCES @ (1 / np.arange(1, 11)))  # the mean reciprocal rank
 # intervals
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("n", [8, 80])
 def test_95_percent_intervals_contain_the_truth_95_times_of_100(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(1))
@@ -128,7 +129,8 @@ def apart(evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, records=tuple(replace(one, id=f"e{i}") for i, one in enumerate(evaluation.records)))
 
 
-@pytest.mark.parametrize("n", [10, pytest.param(60, marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("n", [10, 60])
 def test_intervals_over_dialogues_contain_the_truth_at_their_level(n: int) -> None:
     generator = np.random.Generator(np.random.PCG64(n))
     held: dict[str, list[bool]] = {"dialogues": [], "examples": []}
@@ -179,6 +181,7 @@ def p_values(n_trials: int, n: int, shift: float, seed: int) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.deep
 def test_p_is_uniform_without_a_difference() -> None:
     found = p_values(n := 200, 40, 0.0, seed=1)
     assert stats.kstest(found, "uniform").pvalue > 0.02
@@ -186,6 +189,7 @@ def test_p_is_uniform_without_a_difference() -> None:
         assert np.mean(found <= level) == pytest.approx(level, abs=2.5 * np.sqrt(level * (1 - level) / n))
 
 
+@pytest.mark.deep
 def test_power_grows_with_the_number_of_examples() -> None:
     noticed = [np.mean(p_values(40, n, 0.2, seed=2) <= 0.05) for n in (10, 40, 160)]
     assert noticed[0] < noticed[1] - 0.1
@@ -219,6 +223,7 @@ def test_p_equals_that_of_scipys_exact_test(seed: int) -> None:
     assert got == pytest.approx(want, abs=4 * np.sqrt(want * (1 - want) / 20_000) + 1e-4)
 
 
+@pytest.mark.deep
 def test_p_of_many_pairs_approximates_the_t_test() -> None:
     generator = np.random.Generator(np.random.PCG64(8))
     for shift in (0.0, 0.03, 0.06):
@@ -240,6 +245,7 @@ def test_p_has_the_resolution_of_its_permutations() -> None:
 # promised precisions
 
 
+@pytest.mark.deep
 def test_a_threshold_keeps_its_promise_on_fresh_data() -> None:
     """Confidences are uniform, and a reply is right with that probability: (1 + t) / 2 of those above t."""
     generator = np.random.Generator(np.random.PCG64(5))
@@ -258,6 +264,7 @@ def test_a_threshold_keeps_its_promise_on_fresh_data() -> None:
 NORMAL = partial(stats.norm.cdf)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("n_outside", [400, 3200])
 def test_a_rejecting_threshold_is_near_the_optimum(n_outside: int) -> None:
     generator = np.random.Generator(np.random.PCG64(6))

@@ -32,6 +32,7 @@ def loss_of(features: Sequence[Array], relevant: Sequence[Sequence[int]], priors
     return float(total / len(features) + ((w * within / np.array(priors)) ** 2).sum() / 2 / len(features))
 
 
+@pytest.mark.deep
 @given(st.integers(0, 10**6), st.lists(st.booleans(), min_size=3, max_size=3), st.sampled_from([0.2, 1.0, 10.0]))
 @settings(max_examples=12)
 def test_weights_are_the_minimum_that_a_general_optimizer_finds(seed: int, signed: list[bool], prior: float) -> None:

@@ -80,6 +80,7 @@ def test_curves_are_named_by_run_network_and_seed(tmp_path: Path) -> None:
         read_curves([tmp_path / "bad"])
 
 
+@pytest.mark.deep
 def test_curves_are_drawn_by_epoch_if_all_runs_record_it(figures: list[Any], tmp_path: Path) -> None:
     new = [Check(2, 0.5, {"R@1": 0.25, "loss": 2.0}), Check(4, 1.0, {"R@1": 0.5}), Check(6, 1.5, {"loss": 1.5})]
     old = [Check(3, None, {"R@1": 0.1})]
@@ -106,6 +107,7 @@ def curves(n: int, last: float = 0.5) -> dict[str, list[Check]]:
     }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_lines_are_named_in_the_order_of_their_ends(figures: list[Any], tmp_path: Path, n: int) -> None:
     plot_curves(curves(n), tmp_path / "x.svg")

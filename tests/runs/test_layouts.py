@@ -89,9 +89,8 @@ ENCODERS = [name for name in LAYOUTS if re.search("encoder|decoder|mbedding", na
 UNTRAINED = ("messages", "left padding", "two poolings", "three poolings", "truncated", "without the prompts", "Router")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.deep if i % 9 else ()) for i, name in enumerate(ENCODERS)]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ENCODERS)
 def test_a_training_starts_at_the_scores_of_the_loaded_model(
     name: str, layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,6 +135,7 @@ def test_a_training_from_a_reranker_reports_its_head_or_is_refused(
     )
 
 
+@pytest.mark.deep
 def test_a_trained_start_keeps_its_layers_or_reports_them(
     layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,6 +156,7 @@ def test_a_trained_start_keeps_its_layers_or_reports_them(
     assert caplog.messages == [f"the training starts from {folder} without its layers after the pooling"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "name",
     [
@@ -216,6 +217,7 @@ def test_two_towers_are_exported_as_a_router(name: str, layout: Callable[[str], 
     np.testing.assert_allclose(np.stack(again.score(QUERIES, [DOCUMENTS] * 4)), found, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("query", "document"),
     [
@@ -247,6 +249,7 @@ def test_padding_on_the_left_is_noticed_wherever_it_is_set(name: str, tmp_path: 
         load(REFUSED[name][1](tmp_path), device="cpu")
 
 
+@pytest.mark.deep
 def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> None:
     """Of either side of a Router; all files are the same otherwise."""
     folder = routed(tmp_path, ["BertModel", WORDS, Pooling(32, "mean")], ["BertModel", WORDS, Pooling(32, "mean")])
@@ -277,6 +280,7 @@ def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> 
         load(folder, device="cpu")
 
 
+@pytest.mark.deep
 def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
     """Each side by its own tokens; and its texts are cut at the limits of their sides."""
     folder = LAYOUTS["Router of a Bert and a Qwen3 encoder, dot product, truncated"](tmp_path)
@@ -305,6 +309,7 @@ def test_a_router_that_is_damaged_is_refused(change: dict[str, Any], reason: str
         load(edited(folder, "router_config.json", **change), device="cpu")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -390,6 +395,7 @@ def test_word_vectors_that_are_damaged_are_refused(tmp_path: Path) -> None:
         load(folder, device="cpu")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "side"),
     [

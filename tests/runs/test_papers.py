@@ -203,6 +203,7 @@ def read(home: Path, name: str, part: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.deep
 def test_written_corpora_are_imported_unchanged(home: Path, shared: Path) -> None:
     def original(path: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in gzip.decompress((shared / path).read_bytes()).splitlines()]
@@ -261,6 +262,7 @@ SMALL = ["train.max_steps=2", "train.batch_size=4", "data.max_valid=2", "text.ma
 NAMES = [name for name in STATED if not name.startswith("convert")]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_start_and_run(name: str, home: Path, tiny_backbone: Path) -> None:
     backbone = [f"model.backbone={tiny_backbone}"]
@@ -293,6 +295,7 @@ VARIANTS: dict[str, tuple[str, str, list[str]]] = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_run_on_other_tasks(variant: str, home: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     name, task, changes = VARIANTS[variant]

@@ -187,6 +187,7 @@ def test_a_damaged_file_is_refused(
         import_parlai(model, tmp_path / "out")
 
 
+@pytest.mark.deep
 def test_flipped_bits_in_the_weights_are_no_crash(changed: Callable[..., Path], tmp_path: Path) -> None:
     model = changed("bi")
     whole, found = model.read_bytes(), 0

@@ -147,6 +147,7 @@ def test_all_parts_of_a_convert_are_counted(model: str, millions: float, tmp_pat
     assert [row for row in rows if row] == [pytest.approx([16.0, millions, 116.0, 59.0], abs=1e-4)]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "labels"), [("tao-figure-2", ["10", "800"]), ("tao-figure-4", ["(0, 50]", "(100, 360]"])]
 )

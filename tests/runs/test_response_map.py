@@ -47,6 +47,7 @@ def fitted() -> tuple[Encoder, np.ndarray, dict[str, Any], list[Example]]:
     return encoder, matrix, figures, valid
 
 
+@pytest.mark.deep
 def test_a_rotation_is_learned(fitted: tuple[Encoder, np.ndarray, dict[str, Any], list[Example]]) -> None:
     encoder, matrix, figures, valid = fitted
     assert figures["similarity"] < 0.4 < figures["map"] == 1.0 == np.mean(hits(encoder, matrix, valid))

@@ -23,6 +23,7 @@ def record(results: Path, *words: str | Path, said: str = "") -> subprocess.Comp
     return subprocess.run(command, input=said, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.deep
 def test_a_result_is_one_line_and_replaces_an_earlier_one(tmp_path: Path) -> None:
     results = tmp_path / "home/runs/results"
     text = '{"loss": 1e-07, "scores": "PLACE/runs/work/a.jsonl", "é": [0.1, 3]}'.replace(
@@ -49,6 +50,7 @@ def test_a_file_of_lines_is_stored_as_a_list(tmp_path: Path) -> None:
     assert json.loads(record(tmp_path / "results", "--show", "mutual/star/bi.metrics").stdout) == [{"step": 1}]
 
 
+@pytest.mark.deep
 def test_scripts_that_store_results_concurrently_lose_none(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda i: record(tmp_path, f"best/star/{i:02}", said=str(i)), range(12)))

@@ -28,6 +28,7 @@ def files(ending: str) -> list[Path]:
     return [RUNS / path for path in sorted(found) if path.parts[0] not in ("work", "equivalent")]
 
 
+@pytest.mark.deep
 def test_scripts_import_names_that_exist() -> None:
     missing = []
     for path in files(".py"):

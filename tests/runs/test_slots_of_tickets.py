@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 from slots import leaks, said_as_is, search, tickets, with_slots
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("least", [1, 2])
 def test_no_reply_of_a_catalogue_holds_a_planted_value(least: int) -> None:
     made = tickets(80, seed=least)

@@ -41,6 +41,7 @@ def check_ratios(
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_inputs_match_their_description() -> None:
     context, candidates = make_inputs("isotropic", 5000, 64, 32)
     assert (context.shape, candidates.shape) == ((32, 64), (5000, 64))
@@ -132,6 +133,7 @@ def backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> s
 # --- encoding and answers ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_rows_of_encoding_with_a_peer(backbone: str) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -177,6 +179,7 @@ def test_rows_of_encoding_with_a_peer(backbone: str) -> None:
     assert found["left_out"] == []
 
 
+@pytest.mark.deep
 def test_rows_of_answers(backbone: str) -> None:
     reported: list[str] = []
     found = bench_responding(
@@ -206,6 +209,7 @@ def test_rows_of_answers(backbone: str) -> None:
 # --- stored indexes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_rows_of_a_stored_index(tmp_path: Path) -> None:
     reported: list[str] = []
     found = time_search(sizes=(40, 700), d=8, m=3, ann="none", n_queries=3, folder=tmp_path, progress=reported.append)
@@ -244,6 +248,7 @@ def test_an_approximate_search_is_not_reported_as_exact(tmp_path: Path) -> None:
     assert [row["exact"] for row in rows[2:5]] == [1, 1, 0]
 
 
+@pytest.mark.deep
 def test_rows_of_filters(tmp_path: Path) -> None:
     reported: list[str] = []
     found = time_filters(n=2000, d=8, m=2, shares=(0.005, 1.0), n_queries=4, folder=tmp_path, progress=reported.append)

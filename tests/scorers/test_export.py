@@ -113,6 +113,7 @@ def test_an_export_scores_as_the_network_does(
         np.testing.assert_allclose(alone, expected[row], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.deep
 def test_vectors_of_an_export_fit_the_index_of_the_model(tmp_path: Path, tiny_backbone: Path, backend: Backend) -> None:
     path = make(tmp_path / "m", tiny_backbone, PolyConfig, n_codes=3)
     export_model(path, backend)
@@ -126,6 +127,7 @@ def test_vectors_of_an_export_fit_the_index_of_the_model(tmp_path: Path, tiny_ba
     assert isinstance(load(str(path), backend=backend), EncoderScorer)
 
 
+@pytest.mark.deep
 def test_an_export_of_other_weights_is_stale(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
     path = make(tmp_path / "m", tiny_backbone, CrossConfig, seed=1)
     shutil.copytree(cross / "backends", path / "backends")
@@ -139,6 +141,7 @@ def test_an_export_of_other_weights_is_stale(tmp_path: Path, tiny_backbone: Path
     assert isinstance(load_exported(path, "onnx"), CrossScorer)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["pairs.onnx", "export.json"])
 def test_every_changed_byte_is_detected(tmp_path: Path, cross: Path, name: str) -> None:
     path = tmp_path / "m"
@@ -154,6 +157,7 @@ def test_every_changed_byte_is_detected(tmp_path: Path, cross: Path, name: str) 
         load_exported(path, "onnx")
 
 
+@pytest.mark.deep
 def test_an_unfaithful_export_is_refused(tmp_path: Path, tiny_backbone: Path) -> None:
     onnx = pytest.importorskip("onnx")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
@@ -182,6 +186,7 @@ def test_an_unfaithful_export_is_refused(tmp_path: Path, tiny_backbone: Path) ->
         check_export(path, "onnx")
 
 
+@pytest.mark.deep
 def test_scorers_that_disagree_have_a_low_cosine(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
     first: Any = load(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_init="normal"))
     same = load(tmp_path / "a")
@@ -225,6 +230,7 @@ def test_a_missing_export_or_library_is_named(
             load(path, backend="onnx", precision=precision)  # type: ignore[arg-type]  # one of three
 
 
+@pytest.mark.deep
 def test_sentence_transformers_loads_a_bi_encoder(tmp_path: Path, tiny_backbone: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     for number, settings in enumerate(
@@ -307,6 +313,7 @@ def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_back
     assert theirs.similarity_fn_name == "cosine"
 
 
+@pytest.mark.deep
 def test_text_settings_that_the_library_lacks_are_refused_and_prompts_are_exported(
     tmp_path: Path, tiny_backbone: Path
 ) -> None:
@@ -364,6 +371,7 @@ def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:
     assert load_model(cross).fingerprint == load_exported(cross, "onnx").fingerprint
 
 
+@pytest.mark.deep
 def test_an_8_bit_export_with_the_same_ranking_is_kept(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
@@ -387,6 +395,7 @@ def test_an_8_bit_export_with_the_same_ranking_is_kept(tmp_path: Path, tiny_back
     assert check_export(path, "onnx-int8", lists) == alike
 
 
+@pytest.mark.deep
 def test_an_8_bit_export_with_another_ranking_is_refused(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
@@ -427,6 +436,7 @@ def test_agreement_of_two_rankings_by_hand() -> None:
     assert not Agreement(100, 0.5, 0.5, 0.89).kept
 
 
+@pytest.mark.deep
 def test_pairs_become_lists_for_checking_8_bits(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
@@ -440,6 +450,7 @@ def test_pairs_become_lists_for_checking_8_bits(tmp_path: Path, tiny_backbone: P
 # --- what is written, read and refused --------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_the_description_of_an_export(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, PolyConfig, n_codes=3)
@@ -499,6 +510,7 @@ def test_each_thread_has_its_own_request_to_openvino(tmp_path: Path, monkeypatch
     assert [arguments[2]["INFERENCE_NUM_THREADS"] for arguments in opened] == [torch.get_num_threads()] * 2
 
 
+@pytest.mark.deep
 def test_a_graph_that_no_runtime_reads_is_damaged(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
@@ -513,6 +525,7 @@ def test_a_graph_that_no_runtime_reads_is_damaged(tmp_path: Path, tiny_backbone:
         check_export(path, "onnx")
 
 
+@pytest.mark.deep
 def test_quantizing_does_not_change_logging(tmp_path: Path, tiny_backbone: Path) -> None:
     import logging
 

@@ -415,6 +415,7 @@ def test_a_cross_encoder_of_modules_scores_like_its_library(network: Any, tmp_pa
     assert np.ptp(wanted) > 0.01
 
 
+@pytest.mark.deep
 def test_bf16_scores_are_close(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for architecture in ("Bert", "Roberta", "DistilBert"):  # outputs of all layers are a tuple
         folder = network(architecture, "ForSequenceClassification", num_labels=1, output_hidden_states=True)

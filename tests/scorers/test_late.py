@@ -203,6 +203,7 @@ def encoder(backbone: Path, precision: Precision = "fp32") -> EncoderScorer:
     return found
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("joined_layers", [1, 2])
 @pytest.mark.parametrize("reader", ["context", "candidate"])
 def test_two_stages_read_a_context_once(deep_backbone: Path, reader: str, joined_layers: int) -> None:
@@ -383,6 +384,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, first: Path | No
     }
 
 
+@pytest.mark.deep
 def test_a_late_cross_encoder_corrects_its_first_stage(
     word_task: dict[str, Path], tiny_backbone: Path, tiny_encoders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -412,6 +414,7 @@ def test_a_late_cross_encoder_corrects_its_first_stage(
     assert all(name.startswith(f"candidate_tower.backbone.network.encoder.layer.{last}.") for name in changed)
 
 
+@pytest.mark.deep
 def test_saved_and_loaded_scores_are_bit_equal_and_a_stopped_run_resumes(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -456,6 +459,7 @@ def test_training_takes_inputs_from_the_first_stage_and_resumes_to_the_same_bits
     )  # a sentence of each side shows that layers are equal
 
 
+@pytest.mark.deep
 def test_chunks_change_only_rounding(word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     found = []
     for size in (None, 3):
@@ -466,6 +470,7 @@ def test_chunks_change_only_rounding(word_task: dict[str, Path], tiny_backbone: 
         np.testing.assert_allclose(a - a[0], b - b[0], atol=1e-5)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_narrow_weights_score_alike(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, precision: Any
@@ -485,6 +490,7 @@ def test_narrow_weights_score_alike(
         np.testing.assert_allclose(together, single, atol=1e-6)  # padding does not depend on the batch
 
 
+@pytest.mark.deep
 def test_int8_is_checked_and_recorded(word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     (result,) = train(recipe(word_task, tiny_backbone, tmp_path / "run", max_steps=8), device="cpu")
     found = check_int8(result.model, read_examples(word_task["valid"]).examples)
@@ -492,6 +498,7 @@ def test_int8_is_checked_and_recorded(word_task: dict[str, Path], tiny_backbone:
     assert found.overlap > 0.5
 
 
+@pytest.mark.deep
 def test_another_network_does_not_start_from_its_incomplete_side(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -505,6 +512,7 @@ def test_another_network_does_not_start_from_its_incomplete_side(
     assert train(again, device="cpu")
 
 
+@pytest.mark.deep
 def test_wrong_settings_are_refused_with_the_fix(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_document_counts_as_its_best_chunk(tiny_backbone: Path) -> None:
     assert (first.unread, chunked.unread) == ({LATE}, set())
 
 
+@pytest.mark.deep
 def test_each_of_several_long_candidates_counts_as_its_own_best_chunk(
     tiny_encoders: dict[str, Path], tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -411,6 +411,7 @@ def test_rows_of_fp32_need_not_be_whole_tiles(loops: Loops, d: int) -> None:
     np.testing.assert_allclose(found, columns @ rows.T, rtol=0, atol=2e-30)
 
 
+@pytest.mark.deep
 def test_more_rows_than_stay_in_the_cache_and_more_columns(loops: Loops) -> None:
     for bits in loops.bits:
         rng = np.random.default_rng(bits)
@@ -770,6 +771,7 @@ def test_search_in_tiles_equals_a_plain_scan(loops: Loops) -> None:
         search(contexts, mask, [pooled(pool.vectors.copy())], 7)
 
 
+@pytest.mark.deep
 @by_two_forms
 @pytest.mark.parametrize("most", [7, 8192])
 def test_contexts_of_all_ways_share_a_scan(loops: Loops, most: int, monkeypatch: pytest.MonkeyPatch) -> None:

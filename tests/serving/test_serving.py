@@ -140,6 +140,7 @@ OWN_BODIES: dict[str, dict[str, Any]] = {
 WITH_ONE_VALUE = {"output_dtype", "late_chunking", "images"}
 
 
+@pytest.mark.deep
 def test_every_field_of_a_request_is_read(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its route, at each address. A conversation is read for the log of feedback alone; NVIDIA's scores are raw."""
     seen: dict[type[pydantic.BaseModel], set[str]] = {}
@@ -190,6 +191,7 @@ def test_an_address_may_name_the_model(client: httpx.Client) -> None:
     assert client.get("/infinity/models").json() == client.get("/v1/models").json()
 
 
+@pytest.mark.deep
 def test_many_pairs_are_one_request(client: httpx.Client) -> None:
     """They are not refused as a burst."""
     pairs = {"text_1": REPLIES * 200, "text_2": list(reversed(REPLIES)) * 200}
@@ -482,6 +484,7 @@ def test_invalid_bodies(client: httpx.Client) -> None:
     assert client.post("/v1/respond", content=b"x" * 5_000_000, headers=headers).status_code == 413
 
 
+@pytest.mark.deep
 def test_openapi_names_every_route(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     assert {"/v1/respond", "/v2/rerank", "/v1/embeddings", "/v1/candidates", "/live"} <= set(document["paths"])

@@ -170,6 +170,7 @@ def until(client: httpx.Client, name: str, value: float) -> None:
         assert time.monotonic() < end, f"{name} is {now}, not {value}"
 
 
+@pytest.mark.deep
 def test_the_start_reports_each_index_and_its_size(server: Running) -> None:
     assert f"ready: support, index of {len(REPLIES)} candidates" in server.lines
 
@@ -284,6 +285,7 @@ def test_headers_end_at_a_limit(server: Running, client: httpx.Client) -> None:
         assert status(connection) == 200
 
 
+@pytest.mark.deep
 def test_a_missing_body_times_out(server: Running, client: httpx.Client) -> None:
     with talk(server, head("/v1/respond", 100, TYPED), b'{"context": ') as connection:
         assert status(connection) == 408
@@ -296,6 +298,7 @@ def test_a_missing_request_times_out(server: Running, client: httpx.Client) -> N
         assert status(silent) == 0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("sent", [head("/live", 10**12, method="GET"), head("/v1/score", 10**6, method="DELETE")])
 def test_an_unneeded_body_is_not_waited_for(server: Running, client: httpx.Client, sent: bytes) -> None:
     with talk(server, sent, b"x" * 1000) as connection:
@@ -359,6 +362,7 @@ def test_idle_connections_are_closed_for_new_ones(server: Running, client: httpx
             assert other.post("/v1/score", json={"context": "hi", "candidates": ["thanks"]}).status_code == 200
 
 
+@pytest.mark.deep
 def test_excess_connections_are_refused_and_live_answers(server: Running, client: httpx.Client) -> None:
     with contextlib.ExitStack() as stack:
         halves = [
@@ -423,6 +427,7 @@ def server_has(client: httpx.Client, n: int) -> None:
     until(client, "polyrank_waiting_requests", n)
 
 
+@pytest.mark.deep
 def test_answers_do_not_get_mixed_up(server: Running, client: httpx.Client, bert: Path) -> None:
     """Eight parallel clients, each with its own contexts: scores equal those of each request alone."""
     scorer = untuned_scorer(str(bert))
@@ -521,6 +526,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(bert: Path) -> None:
     assert len(asyncio.run(work()).values[0].scores) == len(REPLIES)
 
 
+@pytest.mark.deep
 def test_while_another_process_writes_changes_are_refused(server: Running, client: httpx.Client, folder: Path) -> None:
     one = {"candidates": [{"text": "one more", "id": "more"}]}
     with LocalWriter(folder / "index"):
@@ -562,6 +568,7 @@ def test_a_full_disk_is_reported_and_nothing_is_added(server: Running, client: h
     assert removed.json()["n_candidates"] == len(REPLIES)
 
 
+@pytest.mark.deep
 def test_a_killed_process_loses_nothing(server: Running, client: httpx.Client) -> None:
     with contextlib.ExitStack() as stack:
         with held(server):
@@ -714,6 +721,7 @@ def guarded(folder: Path, bert: Path) -> Iterator[Running]:
         yield running
 
 
+@pytest.mark.deep
 def test_without_a_key_an_answer_reveals_nothing(guarded: Running) -> None:
     with guarded.client() as client:
         document = client.get("/openapi.json", headers={"authorization": f"Bearer {KEY}"}).json()
@@ -828,6 +836,7 @@ def test_a_signal_reloads_the_keys(bert: Path, tmp_path: Path) -> None:
                 wait_for(kept, 200, 1.0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "0.0.0.0", ""])
 def test_without_keys_other_host_names_are_refused(client: httpx.Client, host: str) -> None:
     """DNS rebinding: a foreign page may resolve its own host name to this machine."""

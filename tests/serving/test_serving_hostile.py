@@ -121,6 +121,7 @@ def test_limits_come_before_fields(body: dict[str, Any], said: str) -> None:
         read_json(json.dumps(body).encode(), LimitSettings())
 
 
+@pytest.mark.deep
 def test_a_long_conversation_is_not_explained(client: httpx.Client) -> None:
     answer = client.post("/v1/explain", json={"context": ["a " * 30_000] * 2, "text": "hi"})
     assert (answer.status_code, "context has 120,002 characters in all" in message(answer)) == (422, True)
@@ -194,6 +195,7 @@ def test_metadata_end_at_a_limit(client: httpx.Client) -> None:
     assert client.delete("/v1/candidates/m").json()["removed"] == 1
 
 
+@pytest.mark.deep
 def test_a_filter_has_a_deadline(client: httpx.Client) -> None:
     asked = {"context": "hi", "filter": SLOW}
     for answer in (client.post("/v1/respond", json=asked), client.get("/v1/candidates", params={"filter": SLOW})):
@@ -441,6 +443,7 @@ def proxy(server: Running, added: dict[str, str]) -> Iterator[str]:
         own.shutdown()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("added", [{}, {"x-forwarded-for": "192.0.2.1"}, {"via": "1.1 proxy"}])
 def test_without_keys_a_proxy_passes_no_changes(server: Running, client: httpx.Client, added: dict[str, str]) -> None:
     """The defaults of nginx (nothing added), of HAProxy, Caddy and Traefik (addresses), and of Squid and Varnish."""
@@ -492,6 +495,7 @@ def test_a_host_is_one_name_of_this_machine(server: Running, client: httpx.Clien
         assert connection.recv(12) == b"HTTP/1.1 400"
 
 
+@pytest.mark.deep
 def test_keys_have_rights_and_names(folder: Path) -> None:
     served = serving_here(f"support={folder / 'keyed'}", api_key_file=folder / "keys")
     with served as server, server.client() as client:

@@ -273,6 +273,7 @@ def n_tokens(name: str, texts: list[str]) -> int:
     return own + len(cut.context_ids(polyrank.Context(("my wifi is down",))))
 
 
+@pytest.mark.deep
 def test_the_relevance_of_a_calibrated_ranker_is_a_probability(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     ranker = as_ranker(polyrank.load(str(tiny_encoders["bi"])))
     scores = ranker.score(["my wifi is down"], [REPLIES])[0]
@@ -399,6 +400,7 @@ def test_a_prefix_makes_a_text_a_context(tiny_encoders: dict[str, Path], caplog:
     assert [json.loads(record.message).get("warnings") for record in caplog.records][-10:] == [warned] * 4 + [None] * 6
 
 
+@pytest.mark.deep
 def test_a_second_stage_is_preferred_and_names_share_a_model(tiny_backbone: Path, name: str, tmp_path: Path) -> None:
     policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
     model, texts, config = new_model(CrossConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=REPLIES)
@@ -470,6 +472,7 @@ def test_a_model_without_sides_needs_no_warning(client: TestClient) -> None:
     assert "meta" not in post(client, "/v1/embeddings", input=["hello hi"])
 
 
+@pytest.mark.deep
 def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     names = [str(tiny_encoders["bi"]), "shipped:convert"]
     limits = [cut for name in names for cut in polyrank.load(name).cut]
@@ -689,6 +692,7 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_
     assert [one.cut for one in served.compute(scores)] == [True, False, False, False, True, False]
 
 
+@pytest.mark.deep
 def test_explanations(client: TestClient, index: Path) -> None:
     for facts in ([], ["the light is red", "my router"]):
         with polyrank.open(index) as replies:
@@ -1425,6 +1429,7 @@ def test_a_model_that_cannot_be_opened_ends_the_server_with_its_error(
     assert str(error.value) == str(original.value)
 
 
+@pytest.mark.deep
 def test_until_the_models_are_open_requests_are_to_be_repeated(name: str) -> None:
     own, theirs = Pipe()
     app, server = create_app({"m": name}, BASIC, Worker(cast(Any, Thread()), own))

@@ -32,6 +32,7 @@ def crash(*options: str) -> dict[str, Any]:
     return parts
 
 
+@pytest.mark.deep
 def test_a_killed_writer_loses_and_restores_nothing() -> None:
     assert crash("--kills", "8", "--seed", "5")["kills"]["n"] == 8
 

@@ -49,6 +49,7 @@ def test_sealed_documents_are_read_back(document: dict[str, Any], kind: Document
     assert unseal(data.replace(b"\n", b"\r\n"), PATH, kind) == document
 
 
+@pytest.mark.deep
 @given(DOCUMENTS, st.sampled_from(KINDS), st.data())
 def test_any_changed_byte_is_refused(document: dict[str, Any], kind: DocumentKind, draw: st.DataObject) -> None:
     data = seal(document, kind)
@@ -123,6 +124,7 @@ def test_missing_fields_are_named(tmp_path: Path) -> None:
     assert copy.deepcopy(document) == pickle.loads(pickle.dumps(document)) == {"a": 1}
 
 
+@pytest.mark.deep
 def test_a_ranker_of_another_form_is_refused_with_the_command(tmp_path: Path) -> None:
     as_ranker(polyrank.load("shipped:convert")).save(tmp_path / "ranker")
     document = read_document(tmp_path / "ranker", RANKER)

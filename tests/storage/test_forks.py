@@ -170,10 +170,12 @@ def test_children_of_a_writer_read_and_wait_for_its_lock(index: Path) -> None:
     verify_index(index)
 
 
+@pytest.mark.deep
 def test_a_child_scores_like_its_parent() -> None:
     run(CHILDREN_SCORE, "shipped:convert")
 
 
+@pytest.mark.deep
 def test_children_and_their_parent_record_feedback(tmp_path: Path) -> None:
     run(CHILDREN_RECORD, tmp_path / "feedback.db")
 

@@ -137,6 +137,7 @@ def test_a_lone_surrogate_is_refused_alone_and_among_many(subwords: Any, n: int,
     assert len(subwords.encode_all(texts[:-1] + last)) == n + 3
 
 
+@pytest.mark.deep
 def test_a_very_long_context_is_truncated_to_its_end(subwords: Any) -> None:
     texts = make(subwords)
     ids = texts.context_ids(Context(("hello " * 100_000, "my wifi is down")))

@@ -84,6 +84,7 @@ def test_a_card_describes_the_model(
     assert own.load(device="cpu").rank("hello", ["a", "b"])
 
 
+@pytest.mark.deep
 def test_a_new_training_replaces_its_own_card_and_keeps_an_edited_one(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_an_outdated_card_that_nobody_edited_is_written_again(
     assert card(again) == before
 
 
+@pytest.mark.deep
 def test_both_networks_of_a_mutual_training_have_cards(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -240,6 +240,7 @@ def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, opt
     assert files[0] == files[1]
 
 
+@pytest.mark.deep
 def test_a_trained_model_reproduces_its_last_validation(task: dict[str, Path], tmp_path: Path) -> None:
     result = train(recipe(task, tmp_path / "run", epochs=2), device="cpu")[0]
     assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12
@@ -250,6 +251,7 @@ def test_a_trained_model_reproduces_its_last_validation(task: dict[str, Path], t
     assert np.mean(hits) == pytest.approx(result.fit.best["R@1"])
 
 
+@pytest.mark.deep
 def test_fine_tuning_starts_from_weights_and_vocabulary(task: dict[str, Path], tmp_path: Path) -> None:
     first = train(recipe(task, tmp_path / "first", lr=1e-4), device="cpu")[0]  # weights stay in their 8-bit range
     start = str(first.model)

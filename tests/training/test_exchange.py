@@ -135,6 +135,7 @@ def change_after_sending() -> None:
         sums_of(layers, twice)
 
 
+@pytest.mark.deep
 def test_gradients_that_change_after_they_were_sent_are_noticed() -> None:
     assert work_together(2, change_after_sending) == [0, 0]
 
@@ -209,6 +210,7 @@ def compare_shares(backbone: Path) -> None:
             torch.testing.assert_close(values, whole_values)
 
 
+@pytest.mark.deep
 def test_the_work_of_a_batch_is_shared_by_length(tiny_backbone: Path) -> None:
     assert work_together(2, compare_shares, tiny_backbone) == [0, 0]
 

@@ -81,6 +81,7 @@ def test_an_extended_run_equals_one_that_was_longer_from_the_start(
     assert outcome(tmp_path / "grown") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.deep
 def test_two_networks_are_extended_together(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     def plan(name: str, epochs: int, schedule: ScheduleConfig) -> Recipe:
         own = NetworkTraining(lr=1e-3, schedule=schedule, dropout=0.1)
@@ -112,6 +113,7 @@ def test_a_validation_that_a_longer_run_would_lack_is_reported(
     assert "the run was validated after step 5; an uninterrupted run would not have been" in said
 
 
+@pytest.mark.deep
 def test_a_schedule_with_a_fixed_end_is_not_extended(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -141,12 +143,14 @@ def test_a_schedule_with_a_fixed_end_is_not_extended(
     assert train(stopped, resume=True)[0].fit.n_steps == 6
 
 
+@pytest.mark.deep
 def test_a_run_cannot_become_shorter_than_it_is(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     train(recipe(unvalidated(task), tiny_backbone, tmp_path / "run", epochs=2))
     with pytest.raises(ConfigError, match="has made 12 steps already, more than 6"):
         train(recipe(unvalidated(task), tiny_backbone, tmp_path / "run", epochs=1), resume=True)
 
 
+@pytest.mark.deep
 def test_each_key_that_differs_is_named_with_both_values(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -164,6 +168,7 @@ def test_each_key_that_differs_is_named_with_both_values(
     assert "checkpoint_steps" not in text
 
 
+@pytest.mark.deep
 def test_seeds_are_added_and_a_run_may_be_moved(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     task = unvalidated(task)
     train(recipe(task, tiny_backbone, tmp_path / "run", seeds=(1, 2)))
@@ -174,6 +179,7 @@ def test_seeds_are_added_and_a_run_may_be_moved(tiny_backbone: Path, task: dict[
     assert (tmp_path / "moved" / "seed-5" / "result.json").exists()
 
 
+@pytest.mark.deep
 def test_a_run_that_failed_before_its_first_step_can_be_replaced(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -238,6 +244,7 @@ def train_and_wait(plan: Recipe, sending: Connection) -> None:
     train(plan, report=report)
 
 
+@pytest.mark.deep
 def test_a_running_training_locks_its_folder(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(unvalidated(task), tiny_backbone, tmp_path / "run", seeds=(1, 2))
     receiving, sending = Pipe(duplex=False)

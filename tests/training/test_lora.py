@@ -34,6 +34,7 @@ def recipe(task: dict[str, Path], folder: Path, output: Path, **train: Any) -> d
     return tables
 
 
+@pytest.mark.deep
 def test_a_decoder_is_trained_by_adapters(task: dict[str, Path], tmp_path: Path) -> None:
     folder = LAYOUTS["Qwen3-Embedding"](tmp_path)
     records: list[dict[str, Any]] = []
@@ -84,6 +85,7 @@ def test_adapters_start_at_the_loaded_scores_and_are_merged(kind: Any, tiny_back
     torch.testing.assert_close(compute(tokens), after, atol=1e-4, rtol=1e-4)  # type: ignore[operator]
 
 
+@pytest.mark.deep
 def test_the_seed_draws_the_adapters_and_nothing_else(tiny_backbone: Path) -> None:
     def adapters(seed: int) -> dict[str, torch.Tensor]:
         model = new_model(BiConfig(backbone=str(tiny_backbone)), None, seed=1, sample=DOCUMENTS)[0]
@@ -98,6 +100,7 @@ def test_the_seed_draws_the_adapters_and_nothing_else(tiny_backbone: Path) -> No
     assert all(torch.equal(tensor, again[name]) for name, tensor in one.items())
 
 
+@pytest.mark.deep
 def test_a_training_by_adapters_resumes_with_the_same_bits(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -267,6 +267,7 @@ def test_fixed_negatives_do_not_change_during_a_run() -> None:
 # whole trainings
 
 
+@pytest.mark.deep
 def test_alpha_zero_is_exactly_the_two_plain_trainings(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -278,6 +279,7 @@ def test_alpha_zero_is_exactly_the_two_plain_trainings(
         assert weights(tmp_path / "both" / name) == weights(tmp_path / alone)
 
 
+@pytest.mark.deep
 def test_mutual_learning_moves_both_and_keeps_the_best_of_each(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -303,6 +305,7 @@ def test_mutual_learning_moves_both_and_keeps_the_best_of_each(
     assert train(plan, resume=True) == results  # finished: nothing to do
 
 
+@pytest.mark.deep
 def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     task = {"train": task["train"]}
     teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS, max_steps=1))[0].model
@@ -329,6 +332,7 @@ def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dic
     assert weights(tmp_path / "mutual" / "reranker") == weights(tmp_path / "teacher")  # it did not change
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("model", "partner"),
     [
@@ -446,6 +450,7 @@ def test_a_file_of_scores_of_other_examples_is_refused(tmp_path: Path) -> None:
         Teacher(Lengths(), tmp_path / "scores.npy", n_examples=3, n_candidates=2)
 
 
+@pytest.mark.deep
 def test_distillation_scores_each_list_once_if_it_repeats(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

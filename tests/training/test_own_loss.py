@@ -46,6 +46,7 @@ METHODS = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("method", METHODS)
 def test_the_built_in_loss_as_the_callers_trains_bit_for_bit_alike(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, method: str
@@ -59,6 +60,7 @@ def test_the_built_in_loss_as_the_callers_trains_bit_for_bit_alike(
     assert found[0] == found[1]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("train", [{}, {"chunk_size": 3}, {"method": {"kind": "listwise"}, "negatives": {"n": 3}}])
 def test_another_loss_is_trained_on(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, train: dict[str, Any]

@@ -81,6 +81,7 @@ def assert_like_the_cpus(backbone: Backbone, tokens: Tokens) -> None:
         torch.testing.assert_close(others[name], gradient, rtol=1e-9, atol=1e-9, msg=name)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kernel", ["flash", "efficient"])
 def test_attention_without_padding_equals_the_cpus(
     kernel: str,
@@ -118,6 +119,7 @@ def test_attention_without_padding_has_its_own_dropout(
     assert attended
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("make", [own, foreign])
 def test_groups_of_similar_length_equal_the_cpus(
     make: Any, tiny_backbone: Path, device: SimulatedDevice, counted: list[int]
@@ -136,6 +138,7 @@ def test_groups_of_similar_length_equal_the_cpus(
     assert sum(sizes) <= sum(LENGTHS) + GROUP_PADDING * len(groups) < 0.7 * tokens.ids.numel()
 
 
+@pytest.mark.deep
 def test_attention_weights_are_dropped_in_training_only(
     tiny_backbone: Path, device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

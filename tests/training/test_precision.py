@@ -55,6 +55,7 @@ def test_a_gradient_that_overflows_at_any_scale_counts_as_bad(tmp_path: Path) ->
     assert trained.state.n_bad == 2
 
 
+@pytest.mark.deep
 def test_a_run_in_fp16_resumes_bit_for_bit_and_needs_its_scale(tmp_path: Path) -> None:
     whole, exact = run(tmp_path / "whole", precision="fp16"), run(tmp_path / "exact")
     losses, expected = (torch.tensor([row["loss"] for row in one.rows if "loss" in row]) for one in (whole, exact))

@@ -145,6 +145,7 @@ def _learn(kind: Any, file: str) -> None:
     Path(file).write_bytes(learn_bert_subwords(texts, kind=kind, size=140).to_bytes())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_vocabulary_is_the_same_in_every_process(kind: Any, tmp_path: Path) -> None:
     files = [tmp_path / f"{i}.json" for i in range(3)]
@@ -547,6 +548,7 @@ class StopError(Exception):
     """Ends a run from its report callback, like a crash."""
 
 
+@pytest.mark.deep
 def test_a_resumed_run_equals_the_uninterrupted_one(dialogues: Path, tmp_path: Path) -> None:
     pretrain(plan(dialogues, tmp_path / "whole"))
     for crash_at in (1, 3, 6, 7):
@@ -567,6 +569,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(dialogues: Path, tmp_path: P
         assert before < clock[-1] <= fit.seconds
 
 
+@pytest.mark.deep
 def test_a_run_that_its_time_limit_ended_resumes_to_the_same_bits(dialogues: Path, tmp_path: Path) -> None:
     pretrain(plan(dialogues, tmp_path / "whole"))
     limited, lines = plan(dialogues, tmp_path / "cut", "train.minutes=1e-9"), list[str]()
@@ -608,6 +611,7 @@ def test_the_rate_follows_its_schedule(dialogues: Path, tmp_path: Path) -> None:
     assert rates[:2] == pytest.approx([0.5e-3, 1e-3])
 
 
+@pytest.mark.deep
 def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> None:
     whole, cut = (plan(dialogues, tmp_path / name, "train.evaluate_steps=4") for name in ("whole", "cut"))
     pretrain(plan(dialogues, tmp_path / "whole", "train.evaluate_steps=4", "train.steps=8"))
@@ -627,6 +631,7 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
         pretrain(plan(dialogues, tmp_path / "linear", linear, "train.steps=9"), resume=True)
 
 
+@pytest.mark.deep
 def test_other_texts_are_not_resumed(dialogues: Path, tmp_path: Path) -> None:
     """Neither texts to train on, nor those that choose the best step."""
     text, valid = dialogues.read_text("utf-8"), tmp_path / "valid.jsonl"
@@ -678,6 +683,7 @@ def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Pat
         pretrain(plan(dialogues, tmp_path / "other", "train.steps=2"))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_the_result_is_a_backbone_for_polyrank_and_transformers(
     kind: str, dialogues: Path, tmp_path: Path, task: dict[str, Path]
@@ -761,6 +767,7 @@ def test_every_seed_is_validated_on_the_same_pairs_masks_and_random_responses(
         assert records(tmp_path / str(seed))[-1]["valid"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.deep
 def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
     recipe = plan(
         dialogues, tmp_path / "run", "train.steps=60", "train.lr=6e-3", "train.evaluate_steps=30", "train.dropout=0.0",
@@ -827,6 +834,7 @@ def test_new_words_of_a_continued_backbone_depend_on_the_seed(tiny_backbone: Pat
     assert words[0] != words[1] == words[2]
 
 
+@pytest.mark.deep
 def test_the_command(dialogues: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(

@@ -105,6 +105,7 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return of
 
 
+@pytest.mark.deep
 def test_no_thread_of_a_group_outlives_it(gradients: Callable[[int], Path]) -> None:
     """A thread that frees a tensor when Python has ended aborts the process, after its work is done."""
     for rank in range(2):

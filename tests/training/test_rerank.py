@@ -66,6 +66,7 @@ def trained(
     return {"result": result, "records": records, "lists": lists, "examples": examples, "plan": plan}
 
 
+@pytest.mark.deep
 def test_the_first_step_ranks_as_the_first_stage(
     task: dict[str, Path], tiny_backbone: Path, encoders: dict[str, str], tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_the_first_step_ranks_as_the_first_stage(
         assert np.argsort(-own).tolist() == np.argsort(-alone).tolist()
 
 
+@pytest.mark.deep
 def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders: dict[str, str]) -> None:
     first, cross = polyrank.load(encoders["bi"]), load_stage(trained["result"].model)
     alone = validation_figures(first, trained["lists"])
@@ -114,6 +116,7 @@ def step(trained: dict[str, Any]) -> RerankStep:
     return made
 
 
+@pytest.mark.deep
 def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
     trained: dict[str, Any], encoders: dict[str, str], step: RerankStep
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_response_is_trained_on_if_it_is_among_the_best(scores: list[int], n: 
     assert shortlist(np.float32(scores), n) == expected
 
 
+@pytest.mark.deep
 def test_an_index_is_ranked_by_the_sum_of_both(
     trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
 ) -> None:
@@ -187,6 +191,7 @@ def test_an_index_is_ranked_by_the_sum_of_both(
         polyrank.open(tmp_path / "other", model=trained["result"].model)
 
 
+@pytest.mark.deep
 def test_a_served_ranker_scores_by_both_terms(
     trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
 ) -> None:
@@ -210,6 +215,7 @@ def test_a_served_ranker_keeps_no_long_texts_of_either_term(trained: dict[str, A
     assert {network.max_remembered for network in networks} == {REMEMBERED}
 
 
+@pytest.mark.deep
 def test_mining_and_distillation_use_a_correction_only_with_its_first_stage(
     trained: dict[str, Any], word_task: dict[str, Path], encoders: dict[str, str], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -256,6 +262,7 @@ def test_the_card_names_the_first_stage(trained: dict[str, Any]) -> None:
     assert "whose scores it corrects; all figures are of both" in card
 
 
+@pytest.mark.deep
 def test_resumed_equals_uninterrupted(
     task: dict[str, Path], tiny_backbone: Path, encoders: dict[str, str], tmp_path: Path
 ) -> None:

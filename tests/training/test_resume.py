@@ -233,6 +233,7 @@ def test_resumed_equals_uninterrupted(story: Story, tmp_path: Path) -> None:
     assert run(tmp_path / "run", resume=True) == story.whole
 
 
+@pytest.mark.deep
 def test_the_model_of_a_time_limit_may_stay_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit's own validation replaces the model, so a resumed run must know it; the weights stay the same."""
     whole = run(tmp_path / "whole", early_stopping=None)
@@ -474,6 +475,7 @@ AS_AT_THE_START = {
 }  # fmt: skip
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("field", AS_AT_THE_START)
 def test_every_number_of_a_checkpoint_is_needed(story: Story, tmp_path: Path, field: str) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
@@ -507,6 +509,7 @@ def test_every_weight_and_buffer_of_a_checkpoint_is_needed(story: Story, tmp_pat
     assert run(tmp_path / "run", resume=True) != story.whole
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("optimizer", "kinds"),
     [
@@ -531,6 +534,7 @@ def test_every_tensor_of_an_optimiser_is_needed(tmp_path: Path, optimizer: str, 
         assert (run(tmp_path / "run", resume=True, **changes) == whole) == (kind is None), kind
 
 
+@pytest.mark.deep
 def test_crashes_anywhere_do_not_change_the_result(story: Story, tmp_path: Path) -> None:
     """Crashes before a checkpoint, in the first step of an epoch, just after a check, and twice at one step."""
     for step in (1, 5, 5, 9, 12):
@@ -539,6 +543,7 @@ def test_crashes_anywhere_do_not_change_the_result(story: Story, tmp_path: Path)
     assert run(tmp_path / "run", resume=True, checkpoint_steps=3) == story.whole
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("every", "saved"), [(1, [3, 5]), (3, [3, 4]), (None, [2, 4])])
 def test_checkpoints_are_written_at_validations_and_at_an_interval(
     tmp_path: Path, every: int | None, saved: list[int]
@@ -561,6 +566,7 @@ def test_a_longer_run_keeps_the_steps_so_far_and_the_rates_of_every_network(stor
         TRAINING.is_longer(story.broken, [constant], 20, 8)
 
 
+@pytest.mark.deep
 def test_a_run_without_resume_starts_again(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     assert run(tmp_path / "run", resume=False) == story.whole
@@ -591,6 +597,7 @@ def test_records_after_the_checkpoint_are_made_again(story: Story, tmp_path: Pat
 # NaN steps
 
 
+@pytest.mark.deep
 def test_nan_steps_are_counted_across_an_interruption(tmp_path: Path) -> None:
     """Three in a row are too many, also if the first two came before the interruption."""
     bad, changes = (4, 5, 6), {"max_bad_steps": 2}
@@ -616,6 +623,7 @@ def test_the_maximal_number_of_nan_steps_in_a_row(tmp_path: Path, limit: int, di
         assert run(tmp_path / "run", bad=bad, max_bad_steps=limit, max_steps=8).n_steps == 8
 
 
+@pytest.mark.deep
 def test_the_last_good_checkpoint_survives_nan_steps(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", bad=(3, 4), max_steps=6)
     with pytest.raises(CrashError):
@@ -636,6 +644,7 @@ def test_no_model_is_kept_from_nan_steps(tmp_path: Path) -> None:
 # order and randomness
 
 
+@pytest.mark.deep
 def test_batches_depend_on_seed_and_epoch_and_hold_each_example_once(tmp_path: Path) -> None:
     found: list[Watched] = []
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
@@ -654,6 +663,7 @@ def test_batches_depend_on_seed_and_epoch_and_hold_each_example_once(tmp_path: P
     assert all(found[0].modes)  # dropout is on, also after a validation
 
 
+@pytest.mark.deep
 def test_randomness_depends_on_seed_and_step(story: Story, tmp_path: Path) -> None:
     """Each step has other random numbers; a resumed run has those of the uninterrupted one."""
     found: list[Watched] = []
@@ -687,6 +697,7 @@ def test_a_training_has_the_requested_steps_and_ends_with_a_validation(
 # signals
 
 
+@pytest.mark.deep
 def test_a_signal_saves_after_the_step_and_is_reported(story: Story, tmp_path: Path) -> None:
     with pytest.raises(InterruptedTraining) as caught:
         run(tmp_path / "run", stop_in=6, checkpoint_steps=None)

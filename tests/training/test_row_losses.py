@@ -16,6 +16,7 @@ from train_settings import loss_of
 NAMES = [name for name in test_chunks.STEPS if not name.endswith("lists")]
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("fp64")
 @pytest.mark.parametrize("name", NAMES)
 def test_chunks_have_the_loss_and_gradients_of_the_whole(

@@ -359,6 +359,7 @@ class Trained:
         return {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["adamw", "adamax", "adadelta"])
 def test_updates_equal_torchs_written_out(tmp_path: Path, name: Any) -> None:
     """Freezing, two clips, decay of matrices only, a rate per step: equal weights after three updates."""

@@ -63,6 +63,7 @@ def test_an_empty_file_is_refused_like_in_memory(tmp_path: Path) -> None:
     assert said == [f"{path}: holds no rows; give a file with at least one"] * 2
 
 
+@pytest.mark.deep
 @given(st.lists(examples(), min_size=1, max_size=8), st.sampled_from([1, 2, 3, 1000]), st.booleans())
 def test_stored_examples_equal_the_read_ones(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Example], n_at_a_time: int, collide: bool
@@ -123,6 +124,7 @@ def test_dialogues_store_each_turn_once(tmp_path: Path, speaker: str | None) -> 
     assert part.sizes(np.array([0])).tolist() == found.sizes(np.array([0])).tolist()
 
 
+@pytest.mark.deep
 def test_files_of_a_folder_form_one_set_and_are_stored_once(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
@@ -210,6 +212,7 @@ def curve(run: Path) -> list[Any]:
     return [(record["step"], record.get("loss"), record.get("valid")) for record in records]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("method", [{}, {"method": "listwise", "n_negatives": 3}])
 def test_a_training_from_disk_equals_one_from_memory(
     method: dict[str, Any], tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
@@ -239,6 +242,7 @@ TINY = ConvertConfig(
 )
 
 
+@pytest.mark.deep
 def test_a_vocabulary_is_learned_from_disk(task: dict[str, Path], tmp_path: Path) -> None:
     text = ConvertText(min_count=1, n_buckets=10)
     settings = train_config(method="convert", batch_size=8, epochs=1, length_window=1, lr=0.1, train_layers="all")

@@ -72,6 +72,7 @@ def weights(folder: Path) -> bytes:
     return (folder / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
@@ -104,6 +105,7 @@ def test_each_kind_learns_the_toy_task(
     assert np.mean(hits) == pytest.approx(result.fit.best["R@1"])
 
 
+@pytest.mark.deep
 def test_two_runs_are_bit_equal_and_seeds_differ(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     train(recipe(task, tiny_backbone, tmp_path / "a", batch_size=24))
     results = train(recipe(task, tiny_backbone, tmp_path / "seeds", batch_size=24, seeds=(1, 2)))
@@ -176,6 +178,7 @@ def raise_twice(first: int, second: int) -> None:
         signal.raise_signal(second)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("order", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
 def test_a_second_signal_ends_at_once(order: tuple[int, int]) -> None:
     child = start(raise_twice, *order)
@@ -203,6 +206,7 @@ def test_damaged_checkpoints_are_refused(tiny_backbone: Path, task: dict[str, Pa
         train(plan, resume=True)
 
 
+@pytest.mark.deep
 def test_early_stopping_works_after_a_kill(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     still: dict[str, Any] = {"batch_size": 24, "epochs": 9, "lr": 0.0}
     plan = recipe(task, tiny_backbone, tmp_path / "run", **still, evaluate_per_epoch=3, early_stopping=2)
@@ -617,6 +621,7 @@ def test_cross_encoders_need_listwise_and_data_needs_answers(
         train(recipe({**task, "train": empty}, tiny_backbone, tmp_path / "run"))
 
 
+@pytest.mark.deep
 def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     first = BiConfig(reduction="mean", output_scale=2.0)
     bi = train(recipe(task, tiny_backbone, tmp_path / "bi", first, max_steps=3))[0]
@@ -637,6 +642,7 @@ def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict
     np.testing.assert_allclose(np.stack(a), np.stack(scorer.score(contexts, lists)), rtol=1e-4)  # which give the mean
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("first", "second"), [(BiConfig(), CrossConfig()), (CrossConfig(), PolyConfig(n_codes=3))])
 def test_encoders_and_cross_encoders_start_from_each_others_transformer(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, first: Any, second: Any
@@ -657,6 +663,7 @@ def test_encoders_and_cross_encoders_start_from_each_others_transformer(
     assert any(not torch.equal(fresh[name], after[name]) for name in after if "backbone." in name)
 
 
+@pytest.mark.deep
 def test_a_second_training_starts_where_the_first_ended(
     mean_pooled_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -689,6 +696,7 @@ def test_a_second_training_starts_where_the_first_ended(
         new_model(goes_on, POLICY, seed=1, sample=["hello"])
 
 
+@pytest.mark.deep
 def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(
     mean_pooled_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -728,6 +736,7 @@ def test_negatives_are_drawn_as_often_as_they_are_said_or_equally_often(tmp_path
     assert 0.4 < shares["as_said"] < 0.6  # 40 of 79
 
 
+@pytest.mark.deep
 def test_a_batch_that_exceeds_memory_suggests_a_smaller_one(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -756,6 +765,7 @@ def train_in_little_memory(plan: Recipe, said: Path) -> None:
         raise SystemExit(error.exit_code) from None
 
 
+@pytest.mark.deep
 def test_training_from_memory_equals_training_from_files(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -261,6 +261,7 @@ def test_r_equals_the_reduction(models: dict[str, Path], name: str) -> None:
 # the network
 
 
+@pytest.mark.deep
 def test_clusters_of_any_norm_are_learned() -> None:
     train, dev = clusters(120, 1), clusters(60, 2)
     for size in (1e-3, 1.0, 1e3):
@@ -299,6 +300,7 @@ def test_a_step_is_sgd_on_the_cross_entropy() -> None:
         torch.testing.assert_close(dict(fit.head.named_parameters())[name].detach(), want)
 
 
+@pytest.mark.deep
 def test_seeds_reproduce_bit_for_bit() -> None:
     train, dev = clusters(90, 1, spread=0.6), clusters(60, 2, spread=0.6)
     config = HeadConfig(hidden_dim=8, dropout=0.3)
@@ -503,6 +505,7 @@ def test_few_shot_training_uses_only_the_drawn_utterances() -> None:
     assert first.threshold != fewer.classifier.threshold
 
 
+@pytest.mark.deep
 def test_each_seed_is_a_training_of_its_own() -> None:
     """The figures of several seeds are those of each alone with the chosen sizes; the best one's head is kept."""
     splits = IntentSplits(TRAIN, near(90, 7, spread=1.5, n_outside=30), near(300, 6, spread=1.5))
@@ -581,6 +584,7 @@ def test_figures_come_from_the_test_part() -> None:
     assert (nothing["accuracy"], nothing["interval"]) == (0, [0, 1])
 
 
+@pytest.mark.deep
 def test_settings_that_diverge_are_left_out() -> None:
     grid = [HeadConfig(hidden_dim=8, dropout=0.0, lr=lr) for lr in (1e-4, 0.1, 1e30)]
     seen: list[tuple[str, int, int]] = []

@@ -53,6 +53,7 @@ def test_held_out_figures_equal_those_of_fits_without_each_dialogue() -> None:
         assert held.hit[n] == pytest.approx(hit_at(placement, 1))
 
 
+@pytest.mark.deep
 def test_useful_terms_are_chosen_in_the_order_of_their_gain_and_noise_is_not() -> None:
     features, right = drawn(3, 300, [0.5, 1.5, 0.0, 0.9])
     selection = Selection(features, right, np.arange(300), blocks(4))
@@ -64,6 +65,7 @@ def test_useful_terms_are_chosen_in_the_order_of_their_gain_and_noise_is_not() -
     np.testing.assert_allclose([weights[b][0] for b in (0, 1, 3)], [0.5, 1.5, 0.9], atol=0.3)
 
 
+@pytest.mark.deep
 def test_random_terms_are_rarely_chosen() -> None:
     chosen = 0
     for seed in range(10):

@@ -89,6 +89,7 @@ def test_the_terms_that_made_the_answers_are_chosen_with_their_weights() -> None
     assert calibration_error(tuning.ranker.relevance.of(values), right) < 0.05
 
 
+@pytest.mark.deep
 def test_counts_and_words_of_the_dialogues_are_chosen_if_they_help() -> None:
     said = ["w1", "w1", "w1", "w1 w2", "w2", "w3"] * 40
     dialogues = [Example(("hi",), (text,), (0,), f"t{n}") for n, text in enumerate(said)]
@@ -127,6 +128,7 @@ def test_noise_is_no_ranker_of_several_terms() -> None:
     assert better <= 1
 
 
+@pytest.mark.deep
 def test_a_reranker_without_a_sure_gain_leaves_no_trace() -> None:
     """Random scores of pairs; in some cases they are added, and their gain has an interval with 0 in it."""
     n_added = 0
@@ -142,6 +144,7 @@ def test_a_reranker_without_a_sure_gain_leaves_no_trace() -> None:
     assert n_added
 
 
+@pytest.mark.deep
 def test_the_choice_depends_only_on_the_lists_and_the_seed() -> None:
     one, same = (polyrank.tune([BI, OTHER], EXAMPLE_LISTS, seed=5) for _ in range(2))
     assert one.gain == same.gain
@@ -175,6 +178,7 @@ def cross_choice(
     return Choice(terms, ScoredLists(lists, None, lambda _, batches: batches), fixed or {}, durations, ms, 0)
 
 
+@pytest.mark.deep
 def test_a_reranker_is_tried_on_shortlists_which_equal_whole_lists_if_they_hold_all() -> None:
     terms: list[Term] = [EncoderTerm(BI), CrossTerm(PairScorer())]
     lists = simulated(100, truth((terms[0], (1.0,)), (terms[1], (2.0,))))
@@ -358,6 +362,7 @@ def test_the_table_of_a_tuning_has_the_figures_of_each_term() -> None:
 # options
 
 
+@pytest.mark.deep
 def test_terms_that_are_left_out_are_not_tried() -> None:
     """By the name of a model, which leaves out what is made from it, or by kind: each kind leaves out only itself."""
     models = [BI, OTHER, polyrank.load("bm25"), PairScorer()]
@@ -403,6 +408,7 @@ def test_a_reranker_that_ships_for_an_encoder_is_left_out_by_its_name() -> None:
         assert [term.name for term in found if term.kind == "cross"] == ["shipped:late"] * n
 
 
+@pytest.mark.deep
 def test_a_fixed_weight_is_kept() -> None:
     for weight in (0.0, 0.25):
         tuning = polyrank.tune([BI, OTHER], EXAMPLE_LISTS, dialogues=EXAMPLE_LISTS, weights={"counts": weight})
@@ -422,6 +428,7 @@ def test_a_fixed_weight_is_kept() -> None:
             polyrank.tune([BI, OTHER], EXAMPLE_LISTS, weights=weights)
 
 
+@pytest.mark.deep
 def test_fixed_weights_are_compared_with_the_model_without_them() -> None:
     """The answers depend on counts, so that their weight has a gain, and the weight 0 has none."""
     settings = {"dialogues": EXAMPLE_LISTS, "without": ["hubs", "words"]}
@@ -430,6 +437,7 @@ def test_fixed_weights_are_compared_with_the_model_without_them() -> None:
     assert some.gain["log_likelihood"]["low"] > 0.0
 
 
+@pytest.mark.deep
 def test_the_steps_of_fixed_weights_start_at_the_unit_and_compare_with_the_best_model_alone() -> None:
     """The second model is the best alone; with the fixed weight of counts, the first one may be."""
     terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), Words(WordCounts.of(SAID))]
@@ -487,6 +495,7 @@ def test_lists_that_choose_nothing_are_refused(lists: list[Example]) -> None:
         polyrank.tune([BI], lists)
 
 
+@pytest.mark.deep
 def test_a_score_that_is_not_finite_names_its_term() -> None:
     class Broken:
         def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[list[float]]:
@@ -602,6 +611,7 @@ class Vectors:
         return np.array([[word in text.split() for word in SAID] for text in texts], np.float32)
 
 
+@pytest.mark.deep
 def test_objects_of_users_are_tuned_evaluated_and_indexed(tmp_path: Path) -> None:
     true = truth((EncoderTerm(BI), (1.5,)), (CrossTerm(polyrank.scorers.own.as_scorer(Overlap())), (1.5,)))
     lists = simulated(150, true)

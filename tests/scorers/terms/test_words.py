@@ -38,6 +38,7 @@ def test_repetitions_follow_the_formula(turns: list[str], reply: str, echo: int,
         assert features[OVERLAP] == pytest.approx(overlap)
 
 
+@pytest.mark.deep
 def test_a_word_is_as_rare_as_the_texts_that_have_it_are_few() -> None:
     assert WordCounts(16, {"is": 2, "it": 2, "the": 2}) == COUNTED
     assert COUNTED.rarity("it") == np.log(16 / 2)
@@ -109,6 +110,7 @@ def test_contexts_without_turns_or_words_are_compared() -> None:
     assert Words(COUNTED).score([Context(("",))], [["yes"]])[0].tolist() == [[0.0] * 4]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("weights", [(0.5, -0.4, 1.5, -2.0), (-0.3, 0.5, -2.0, 1.5)])
 def test_the_fit_finds_the_weights_that_made_the_answers(weights: tuple[float, ...]) -> None:
     """Of either sign; with 800 lists, a prior for few lists hardly matters."""
