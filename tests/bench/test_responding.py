@@ -15,6 +15,9 @@ from polyrank.bench import bench_responding, describe_machine, profile
 from polyrank.bench.machine import FLAGS, median_seconds
 from polyrank.bench.responding import mixtures
 from polyrank.errors import UsageError
+from polyrank.scorers.terms.counts import Counts
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.lexical import LexicalTerm
 from processes import run
 
 TEXTS = [f"please restart the router number {i} and call again" for i in range(110)]
@@ -36,6 +39,31 @@ def test_rows_of_encoders_and_of_models_that_only_score() -> None:
     for row in found["rows"]:
         once = row["n"] if row["what"] in ("encode replies", "score") else 1
         assert row["per_second"] == pytest.approx(1e3 * once / row["ms"], rel=0.05)
+
+
+def test_an_answer_of_a_ranker_includes_its_second_stage(tmp_path: Path) -> None:
+    """One of texts of usual lengths: 25 of the index, each with its number."""
+    encoder, words = polyrank.load("shipped:convert"), polyrank.BM25().fit(TEXTS)
+    counts = Counts.of({TEXTS[0]: 3})
+    parts = [(EncoderTerm(encoder), (1.0,)), (LexicalTerm(words), (0.5,)), (counts, (0.5,))]
+    polyrank.Ranker(parts, n_retrieved=25).save(tmp_path / "ranker")
+    read: list[str] = []
+    score = polyrank.BM25.score
+
+    def noted(self: polyrank.BM25, contexts: Any, candidates: Any) -> Any:
+        read.extend(text for one in candidates for text in one)
+        return score(self, contexts, candidates)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(polyrank.BM25, "score", noted)
+        found = bench_responding([str(tmp_path / "ranker")], TEXTS, sizes=(300,), n_words=9, repeats=1)
+    assert [(row["what"], row["n"]) for row in found["rows"]] == [
+        ("encode replies", 110),
+        ("encode a context", 1),
+        ("answer", 300),
+    ]
+    assert len(read) == 2 * 25  # the call that allocates, and the timed one
+    assert all(text.rpartition(" ")[0] in TEXTS for text in read)
 
 
 @pytest.mark.deep

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.answering.build import with_counts
 from polyrank.answering.replies import Replies
 from polyrank.bench.machine import describe_machine, median_seconds
 from polyrank.errors import UsageError
@@ -49,8 +50,8 @@ def bench_responding(
 
     Returns:
         ``machine``, and ``rows`` of ``model``, ``what``, ``n``, ``ms`` (median) and ``per_second``. ``what`` is "encode
-        replies" (n texts, once), "encode a context", "answer" (the context's encoding and the exact search of the ten
-        best of n replies), or "score" (n given replies, by a model that does not encode both sides alone).
+        replies" (n texts, once), "encode a context", "answer" (the context's encoding, the exact search of the ten best
+        of n replies and a ranker's other stages), or "score" (n given replies, by a model without vectors).
 
     Raises:
         UsageError: there are too few texts, a number is below 1, or a model or device is not available.
@@ -63,17 +64,22 @@ def bench_responding(
         shown = name if backend == "torch" else f"{name} {backend}"
         progress(shown)
         scorer = load(name, device=device, backend=backend, corpus=texts)
+        encoder = scorer if isinstance(scorer, Encoder) else getattr(scorer, "encoder", None)
         steps: dict[tuple[str, int], Callable[[], object]] = {}
         seconds: dict[tuple[str, int], float] = {}
         with TemporaryDirectory() as folder:
-            if isinstance(scorer, Encoder):
-                scorer.encode_candidates(texts[:1])  # libraries load lazily
+            if encoder is not None:
+                encoder.encode_candidates(texts[:1])  # libraries load lazily
                 started = perf_counter()
-                vectors = scorer.encode_candidates(texts)
+                vectors = encoder.encode_candidates(texts)
                 seconds["encode replies", len(texts)] = perf_counter() - started
-                steps["encode a context", 1] = partial(scorer.encode_contexts, [context])
+                steps["encode a context", 1] = partial(encoder.encode_contexts, [context])
                 for n in sizes:
-                    steps["answer", n] = partial(_retriever(scorer, Path(folder) / str(n), vectors, n).answer, context)
+                    # texts of usual lengths, since a second stage reads them
+                    pool = [Candidate(str(row), f"{texts[row % len(texts)]} {row}") for row in range(n)]
+                    write_index(index := Path(folder) / str(n), with_counts(scorer, pool), mixtures(vectors, n),
+                                fingerprint=encoder.fingerprint, model=scorer.name)  # fmt: skip
+                    steps["answer", n] = partial(Replies(scorer, open_index(index)).answer, context)
             else:
                 steps["score", N_SCORED] = partial(scorer.score, [context], [texts[:N_SCORED]])
             for step in steps.values():
@@ -110,12 +116,6 @@ def mixtures(vectors: NDArray[np.float32], n: int) -> NDArray[np.float32]:
         norms = np.linalg.norm(vectors[first], axis=1, keepdims=True)
         result[start : start + size] = mixed / np.linalg.norm(mixed, axis=1, keepdims=True) * norms
     return result
-
-
-def _retriever(encoder: Encoder, path: Path, vectors: NDArray[np.float32], n: int) -> Replies:
-    pool = [Candidate(str(row), f"reply {row}") for row in range(n)]
-    write_index(path, pool, mixtures(vectors, n), fingerprint=encoder.fingerprint, model=encoder.name)
-    return Replies(encoder, open_index(path))
 
 
 def _per_second(what: str, n: int, seconds: float) -> float:
