@@ -218,18 +218,16 @@ def time_columns(free: Sequence[Profile], options: Options) -> list[str]:
     def rank(each: Profile) -> tuple[float, ...]:
         name = 0 if each.key in exact else 1 if hinted(each.key, "said_at") else 2 if hinted(each.key, "timed") else 3
         name = 4 if hinted(each.key, "later") else name
-        return not is_sure(each), name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
+        return not is_sure(each), name, each.filled < 0.5, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
 
     found = sorted(filter(is_time, free), key=rank)
 
-    def is_clock(each: Profile) -> bool:
-        is_dotted = all(re.fullmatch(r"(\d\d?\.\d\d)?", value) for value in each.values)
-        return each.clocks >= 0.8 or (each.key in exact and is_dotted)
-
-    clocks = [*filter(is_clock, free)]
+    named = [each for each in free if each.key in exact]
+    dotted = [each.key for each in named if all(re.fullmatch(r"(\d\d?\.\d\d)?", value) for value in each.values)]
+    clocks = [each for each in free if each.clocks >= 0.8 or each.key in dotted]
     clock = clocks[:1] if found and not found[0].has_clock else []
-    for each in free:
-        if each.key in exact and each.n_distinct and each not in [*found, *clock]:
+    for each in named:
+        if each.n_distinct and each not in [*found, *clock]:
             value = next(filter(None, each.values), "")
             problem = f"column {each.key!r} holds values that are not readable times, such as {value[:40]!r}"
             if not found and each not in clocks and each.numbers < 0.5 and sum(map(str.isdigit, value)) > 2:

@@ -50,17 +50,18 @@ def role_columns(free: Sequence[Profile], usual_names: Sequence[str], is_said: S
 
 
 def has_both_sides(column: Profile, side: Profile) -> bool:
-    """Whether most values of a column, such as names of contacts, are in rows of both sides.
+    """Whether values of a column are in rows of both sides, as contacts are, except some whom nobody answers.
 
     >>> from polyrank_chats.profiles import Profile
-    >>> has_both_sides(Profile("Name", ["Ann", "Ann", "Bo"]), Profile("Direction", ["in", "out", "in"]))
-    False
+    >>> has_both_sides(Profile("Name", ["Ann", "Ann", "Bank", "Bank"]), Profile("Direction", ["in", "out", "in", "in"]))
+    True
     """
-    sides: dict[str, set[str]] = {}
+    sides: dict[str, list[str]] = {}
     for value, word in zip(column.values, side.values, strict=True):
-        if value:
-            sides.setdefault(value, set()).add(word)
-    return 2 * sum(len(each) > 1 for each in sides.values()) > len(sides)
+        if value and word:
+            sides.setdefault(value, []).append(word)
+    several = [len({*each}) > 1 for each in sides.values() if len(each) > 1]
+    return 4 * sum(several) > len(several)
 
 
 def contact_column(free: Sequence[Profile], side: Profile) -> list[str]:

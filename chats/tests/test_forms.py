@@ -747,6 +747,14 @@ XML = {
         + "</smses>",
         [said(Q1, A1), said(Q2, A2)],
     ),
+    "sms and mms": (
+        f'<smses count="3"><sms address="+12025550190" date="{T0}000" type="1" body="{Q1}" readable_date="x" />'
+        f'<mms address="+12025550190" date="{T0 + 60}000" msg_box="2" readable_date="x"><parts>'
+        '<part seq="-1" ct="application/smil" text="&lt;smil/&gt;" /><part ct="image/jpeg" text="null" />'
+        f'<part ct="text/plain" text="{A1}" /></parts><addrs><addr address="insert-address-token" /></addrs></mms>'
+        f'<sms address="+12025550190" date="{T0 + 99}000" type="1" body="{Q2}" readable_date="x" /></smses>',
+        [said(Q1, A1, Q2)],
+    ),
     "log": (
         "<chat id='7'>" + "".join(f"<message from='{('customer', 'agent')[n % 2]}' time='{iso(n)}'>{text}</message>"
                                    for n, text in enumerate(FOUR)) + "</chat>",
@@ -760,6 +768,19 @@ XML = {
         [said(Q1, A1)] * 2,
     ),
 }  # fmt: skip
+
+
+def test_numbers_that_nobody_answers_do_not_join_the_talks_of_others(write: Write) -> None:
+    """As banks and codes to log in."""
+    content, expected = XML["sms backup"]
+    one_way = "".join(
+        f'<sms address="{who}{n}" date="{(T0 + 20 + n) * 1000}" type="{kind}" body="Number {n} of {m}" readable_date="x"/>'
+        for kind, who in (("1", "BANK"), ("3", "+12025550199"))  # the latter as a draft
+        for n in range(4)
+        for m in range(2)
+    )
+    chats = import_chats(write("export.xml", content.replace("</smses>", f"{one_way}</smses>")))
+    assert turns(chats) == expected
 
 
 @pytest.mark.parametrize("name", XML)

@@ -70,6 +70,15 @@ def test_words_of_both_sides_are_a_role_however_few_rows_there_are(n: int) -> No
     assert role_columns([several], [], is_said) == (["z"] if 4 * 2 * n <= 2 * n + 8 else [])
 
 
+def test_a_time_that_most_rows_lack_is_not_that_of_the_messages() -> None:
+    rows = [{"from": "ab"[n % 2], "text": f"text {n} of it", "date": f"2024-01-31T21:15:{n:02}"} for n in range(8)]
+    rows[3]["date_unixtime"] = "1706735700"
+    assert columns(rows, Options(), "f").time == ("date",)
+    for n, row in enumerate(rows[:6]):
+        row["date_unixtime"] = str(1706735700 + n)
+    assert columns(rows, Options(), "f").time == ("date_unixtime",)
+
+
 def test_of_several_columns_of_contacts_the_one_with_most_people_names_them() -> None:
     side = Profile("direction", ["in", "out"] * 6)
     groups = Profile("group", ["friends", "friends"] * 6)

@@ -44,7 +44,6 @@ def codes(package: Path) -> dict[Path, tuple[int, list[str]]]:
     return {file: code_of(file.read_text("utf-8")) for file in package.rglob("*.py")}
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("package", MOST_LINES, ids=lambda package: package.name)
 def test_a_package_stays_small(package: Path) -> None:
     sizes = Counter({file: n for file, (n, _) in codes(package).items()})

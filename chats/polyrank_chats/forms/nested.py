@@ -84,8 +84,7 @@ def replies_to(item: Row) -> list[Row] | None:
 
 
 def _first_list(value: object) -> list[Row]:
-    lists = [objects_in(value), *map(_first_list, object_of(value).values())]
-    return next(filter(None, lists), [])
+    return next(filter(None, [objects_in(value), *map(_first_list, object_of(value).values())]), [])
 
 
 def talks_in(rows: Rows, wanted: str | None = None) -> list[Talk]:

@@ -48,10 +48,11 @@ def translated(row: Row, file: File) -> Row:
         row["body.content"] = plain(f"<div>{row.get('body.content')}</div>")
     if "readable_date" in row:  # SMS Backup & Restore
         row["direction"] = SMS_KINDS.get(row.get("type") or row.get("msg_box") or "")
+        row["type"] = row.get("type") if row["direction"] else "event"  # a draft, or not sent yet
     if (letter := row.get("sender.t")) in TAWK:
         row["role"] = TAWK[letter]
-    is_edit = row.get("content.m.relates_to.rel_type") == "m.replace"  # in Matrix, which repeats the message
-    if is_edit or ("rid" in row and row.get("t")):  # the latter in Rocket.Chat
+    # Matrix repeats an edited message; the latter is of Rocket.Chat
+    if row.get("content.m.relates_to.rel_type") == "m.replace" or ("rid" in row and row.get("t")):
         row["type"] = "event"
     if usual(row, "reply_to"):  # Matrix quotes the message that is answered
         row |= {key: QUOTE.sub("", row[key]) for key in usual(row, "text") if isinstance(row[key], str)}
