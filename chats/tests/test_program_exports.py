@@ -56,6 +56,12 @@ def test_irc_logs(write: Write) -> None:
     assert weechat.report.left_out == {"system line": 4}
 
 
+def test_an_irc_log_without_dates_is_one_conversation(write: Write) -> None:
+    lines = [line for line in IRSSI.split("\n")[:6] if not line.startswith("---")]
+    chats = import_chats(write("python.log", "\n".join(lines)))
+    assert (talk(chats), chats.report.left_out) == ({"python": LISTS}, {"system line": 2})
+
+
 @pytest.mark.parametrize(
     "text",
     [

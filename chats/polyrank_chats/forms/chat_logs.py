@@ -22,7 +22,7 @@ LINE, NAME, DAY, BELOW_DAY = map(pattern, ("log_line", "log_name", "log_day", "l
 IMESSAGE = pattern("imessage")
 FILE, ASIDE = map(pattern, ("log_file", "log_aside"))
 EVENT = re.compile(r"\s*(?:-!- |\*+ |-->|<--|=!=|--\s)")  # of IRC clients
-ZOOM = re.compile(r"\d\d:\d\d:\d\d\s+From\s")
+UNDATED = re.compile(r"\d\d:\d\d:\d\d\s+From\s|\[?\d\d:\d\d(:\d\d)?\]? <[ @+%&~]?[^<>\s]+> ")  # of Zoom, and of IRC
 BUDDHIST = re.compile(r"\b25\d\d\b")
 SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
 # in every language a placeholder for a file is in angle brackets (Android), or has a mark before it (iPhone)
@@ -47,13 +47,13 @@ def _plain(line: str) -> str:
 
 
 def chat_log(file: File) -> Messages | None:
-    """A file is a stream; a meeting, which has no dates, is a conversation."""
+    """A file is a stream; without dates, as that of a meeting, it is a conversation."""
     lines = IMESSAGE.sub(_in_one_line, file.text or "").split("\n")
     first = [line for line in lines[:N_LINES_LOOKED_AT] if line.strip()]
     if any(map(begins, first)):
         return _messages(file, lines, LINE)
     has_days = any(DAY.fullmatch(line.strip()) for line in first)
-    if any(BELOW_DAY.match(_plain(line)) for line in first) and (has_days or ZOOM.match(first[0])):
+    if any(BELOW_DAY.match(_plain(line)) for line in first) and (has_days or any(map(UNDATED.match, first[:9]))):
         return _messages(file, lines, BELOW_DAY)
     return None
 
