@@ -26,6 +26,7 @@ from report.quality import COUNTS, SETS
 from report.scaling import growth, paper_costs, streamed
 from report.second import second_table
 from report.serving import comparison, load
+from report.sizes import sizes
 from report.tune import tuned
 
 
@@ -271,6 +272,7 @@ BLOCKS = {
     "filters": filters,
     "quality": quality,
     "second-stage": second_table,
+    "sizes": sizes,
     "speed": speed,
     "number-of-codes": number_of_codes,
     "stages": stages,
