@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from polyrank.data import split
 from polyrank.fitting.budget import Budget, make_clock
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts, repeated_share
 from polyrank.fitting.fit import FitRun
-from polyrank.fitting.recipes import Pace, Planned
+from polyrank.fitting.recipes import Pace, Planned, planned_trainings
 from polyrank.fitting.report import Line, _plot, answers_of, commands_of, ranked_last
 from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25
@@ -460,6 +461,38 @@ def test_a_step_of_an_earlier_call_has_its_lines_models_and_time(
         assert [(label, model.name) for label, model in run.models.items()] == [("mine", str(tiny_encoders["bi"]))]
 
 
+@pytest.mark.parametrize(("most", "seconds", "is_left"), [(4, 900.0, False), (4, 540.0, True), (3, 660.0, True)])
+def test_a_fit_keeps_minutes_for_its_end_before_it_trains(
+    most: int, seconds: float, is_left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four test lists of which some are ranked, and six lists that the earlier steps ranked."""
+    asked = list[str]()
+
+    def train(recipe: dict[str, Any], **_: Any) -> list[RunResult]:
+        asked.append(Path(recipe["output"]).name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["polyrank.fitting.fit"], "MAX_TESTS", most)
+    run, now = run_of(tmp_path, 30.0, train=train)
+    run.data = replace(run.data, tests=pairs(*"abcd"))
+    for number, name in enumerate(("baselines", "shipped", "terms")):
+        result = {"lines": [asdict(Line(f"{name} {i}")) for i in range(2)], "models": {}, "tuned_in": 2.0 + 2 * number}
+        run.journal.recall(name, {**run.settings, "models": {}}, lambda result=result: result)
+    now[0] = seconds  # 15, 9 or 11 minutes, of which test lists take 4/6 or 3/6, and half of the last tuning's six
+    if is_left:
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+    else:
+        run.run()
+    reserved = {(4, 900.0): 13.0, (4, 540.0): 9.0, (3, 660.0): 8.5}[most, seconds]
+    assert (run.budget.reserved, run.budget.left > 0) == (pytest.approx(reserved), is_left)
+    steps = [f"{name} {i}" for name in ("baselines", "shipped", "terms") for i in (0, 1)]
+    assert [line.step for line in run.lines] == steps
+    plans = planned_trainings(run.data)
+    assert [*run.untried.values()] == plans
+    assert asked == [f"{plans[0].folder}-pace"] * is_left
+
+
 class Knowing(WordEncoder):
     """A reply has the vector of the context that it answers, which shares no word with it."""
 
@@ -547,16 +580,18 @@ def test_a_model_is_kept_if_the_ranker_gains_in_one_figure(
 
 @pytest.mark.parametrize("n_sure", [1, 2])
 def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
-    n_sure: int, tiny_encoders: dict[str, Path], tmp_path: Path
+    n_sure: int, tiny_encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two words lead to the right reply of few of 40 contexts; one word leads the others to a wrong reply."""
-    run, _ = run_of(tmp_path)
+    run, now = run_of(tmp_path)
     sure = np.flatnonzero(~choose_hidden(40, NO_ANSWER, 0))[:n_sure]
     lists = [
         Example((f"one{i} two{i}",), (f"see one{i} two{i}" if i in sure else f"at{i}", f"see one{i}"), (0,), f"d{i}")
         for i in range(40)
     ]
-    run.data = replace(run.data, lists=lists, tests=lists[:2])
+    run.data = replace(run.data, lists=lists, tests=lists[:3])
+    run.ms, now[0] = 50.0, 90.0
+    monkeypatch.setattr(sys.modules["polyrank.fitting.fit"], "MAX_TESTS", 2)
     bm25 = BM25().fit([text for one in lists for text in one.candidates])
     encoder = polyrank.load(tiny_encoders["bi"])
     assert isinstance(encoder, Encoder)
@@ -566,8 +601,16 @@ def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
     run.models = {"first": encoder}
     named = {"bm25": "lexical", f"hubs of {encoder.name}": "hubs", encoder.name: "encoder", "shipped:late": "cross"}
     rows = [{"name": name, "kind": kind, "weights": {"a": 1.0}, "milliseconds": 1.0} for name, kind in named.items()]
-    run.tuning = Tuning(ranker, True, "a", rows, [], {}, 40, HeldOut(np.zeros(40), np.ones(40), np.ones(40)))
+    run.tuning = Tuning(ranker, True, "a", rows, [], {}, 40, HeldOut(np.zeros(40), np.full(40, 0.5), np.ones(40)))
     report = run.finish("data", 0.9).report
+    stated = {"data": "data", "minutes": 30.0, "used": 1.5, "ms": 50.0, "precision": 0.9}
+    assert report["settings"] == stated
+    assert [report["test"][name]["n_examples"] for name in ("ranker", "BM25")] == [2, 2]
+    assert len(report["test"]["answers"]) == 2
+    last = [[one.context[0], one.response] for one in lists[:20]]  # all 40 are ranked last
+    assert report["data"]["suspects"] == last
+    assert report["chosen"]["milliseconds"] == 4.0
+    assert report["chosen"]["metrics"]["MRR"]["mean"] == 0.5
     threshold = report["threshold"]
     assert names == {"threshold", "test"}
     saved = polyrank.load(tmp_path / "ranker")

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from polyrank.errors import ArtifactError, DataError, LockedError, UsageError
 from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, write_index
 from polyrank.index.filters import read_filter
 from polyrank.index.local.lock import LOCK, acknowledged_change
+from polyrank.index.local.matrix import write_matrix
 from polyrank.loading.folders import INDEX_FILE
 from polyrank.records import Candidate
 from polyrank.serving.catalogue import Catalogue
@@ -605,6 +607,36 @@ def test_a_writer_refuses_changes_once_its_folder_is_elsewhere(tmp_path: Path, h
         with LocalWriter(path) as writer:
             add(writer, "w")
         assert verify_index(path) == []
+
+
+def test_a_compaction_ends_in_the_index_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another index takes its place while the matrix is written."""
+    path, other = made(tmp_path / "i", "abc"), made(tmp_path / "other", "xyz")
+    before = sorted(file.name for file in other.iterdir())
+
+    def write_and_exchange(folder: Path, rows: Any, meta: Any) -> None:
+        write_matrix(folder, rows, meta)
+        path.rename(tmp_path / "old")
+        other.rename(path)
+
+    monkeypatch.setattr("polyrank.index.local.writer.write_matrix", write_and_exchange)
+    with LocalWriter(path) as writer:
+        change = writer.change
+        with pytest.raises(LockedError, match=f"{path} was moved, removed or replaced since it was opened"):
+            writer.compact()
+        assert (writer.change, writer.is_compacting) == (change, False)
+    assert ids(path) == "xyz"
+    assert verify_index(path) == []
+    assert sorted(file.name for file in path.iterdir()) == before
+    monkeypatch.undo()
+    (tmp_path / "old").rename(tmp_path / "again")
+    assert len([*(tmp_path / "again").glob("matrix-*")]) == 2
+    with LocalWriter(tmp_path / "again") as writer:  # removes the one that was not used
+        assert len([*(tmp_path / "again").glob("matrix-*")]) == 1
+        add(writer, "d")
+        writer.compact()
+    assert ids(tmp_path / "again") == "abcd"
+    assert verify_index(tmp_path / "again") == []
 
 
 def test_a_catalogue_changes_the_index_that_replaced_the_one_it_opened(tmp_path: Path) -> None:

@@ -519,6 +519,23 @@ def test_each_prior_has_its_own_offsets() -> None:
         wanted = score_rows(context, real[0], pool) + prior_of(one.rows.astype(np.float64), prior)
         assert found.rows.tolist() == (7 + np.argsort(-wanted)[:5]).tolist()
         np.testing.assert_allclose(found.scores, np.sort(wanted)[::-1][:5], rtol=1e-5)
+    # the parts of an index: one without rows, one with an inner-product index, and one that is scanned
+    parts = [block(pool[:0]), block(pool, 7), block(pool[::-1].copy(), 50)]
+    rows = np.concatenate([part.rows for part in parts])
+    scores = np.concatenate([score_rows(context, real[0], part.vectors) for part in parts])
+    for prior, mode in ((0.5, "approximate"), (2.0, "exact"), (0.0, "approximate")):
+        listed: list[Any] = [None, Listed(pool, 9), None]
+        both = NearestSearch(context[None], real, 8, mode, prior)  # type: ignore[arg-type]
+        (found,) = both.of_blocks(parts, listed, lambda rows: rows.astype(np.float64) % 11)
+        wanted = (scores + prior_of(rows.astype(np.float64) % 11, prior)).astype(np.float32)
+        best = np.lexsort((rows, -wanted))[:8]
+        is_exact = mode == "exact" or prior > 0  # all offsets of so few are listed
+        assert (found.exact, found.rows[0]) == (is_exact, rows[best[0]])
+        if is_exact:
+            assert found.rows.tolist() == rows[best].tolist()
+        assert {*found.ways} == ({"plain", "shortlist"} if mode == "approximate" else {"plain"})
+        values = dict(zip(rows.tolist(), wanted.tolist(), strict=True))
+        np.testing.assert_allclose(found.scores, [values[row] for row in found.rows.tolist()], rtol=1e-5)
 
 
 def test_scores_in_several_parts_have_their_own_offsets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from polyrank.config.models import ConvertText, TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.records import Context
-from polyrank.text import BackboneTexts, ConvertSubwords, ConvertTexts, Subwords, load_subwords
-from polyrank.text.offsets import candidate_spans, context_spans
+from polyrank.text import BackboneTexts, ConvertSubwords, ConvertTexts, Subwords, TemplateTexts, load_subwords
+from polyrank.text.offsets import candidate_spans, context_spans, pair_spans
 from polyrank.text.routed import RoutedTexts
 from polyrank.text.slotted import with_slots
 
@@ -487,6 +487,55 @@ def test_a_long_prompt_stays_whole_within_every_budget(make: Make, background: A
                     if budget >= 20:  # a prompt of more than half of a budget may leave no space for both
                         assert (n_facts > 0) == (background != "drop" and bool(context.background))
                         assert any(word in "klmn" for word in read)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_context", "n_candidate", "expected"),
+    [
+        ({}, 3, 5, "< p q a b c | | r z y x w v |"),  # 11 tokens and four special ones
+        ({}, 3, 6, "< p q a b c | | r z y x w v |"),
+        ({}, 5, 5, "< p q a b c d e | | r z y x |"),  # the rest after the prompt is halved
+        ({}, 20, 2, "< p q o p q r s t | | r z y |"),
+        ({}, 2, 20, "< p q a b | | r z y x w v u |"),
+        ({}, 20, 20, "< p q p q r s t | | r z y x |"),
+        ({"max_context_tokens": 9}, 20, 2, "< p q r s t | | r z y |"),
+        ({"max_candidate_tokens": 8}, 2, 20, "< p q a b | | r z y x |"),
+        ({"max_context_tokens": 8, "max_candidate_tokens": 7}, 20, 20, "< p q s t | | r z y |"),
+    ],
+)
+def test_both_texts_of_a_pair_share_what_its_prompts_and_template_leave(
+    subwords: Subwords, sizes: dict[str, int], n_context: int, n_candidate: int, expected: str
+) -> None:
+    start, end = subwords.start_id, subwords.end_id
+    texts = TemplateTexts(
+        subwords, TextPolicy(**{**sizes, "context_prefix": "p q ", "candidate_prefix": "r "}), 512,
+        pair=([(start, 0)], [(end, 0), (end, 1)], [(end, 2)]), segments=(3, 4), max_pair_tokens=15,
+    )  # fmt: skip
+    context, candidate = Context((spaced(LETTERS[:n_context]),)), spaced(LETTERS[: -n_candidate - 1 : -1])
+    texts.pair_ids(context, f"{candidate} a")  # a context counts once
+    ids, segments = texts.pair_ids(context, candidate)
+    assert shown(texts, ids) == expected
+    n, m = expected.split().index("|") - 1, len(ids) - expected.split().index("|") - 3
+    assert segments == [0, *[3] * n, 0, 1, *[4] * m, 2]
+    assert (len(texts.cut.contexts), bool(texts.cut.candidates)) == (n < n_context + 2, n_candidate > 2)
+    ids, spans = pair_spans(texts, context, candidate)
+    assert shown(texts, ids) == expected
+    read = [span for span in spans if span is not None]
+    letters = [{"turn": context.turns[0], "candidate": candidate}[span.kind][span.start : span.end] for span in read]
+    assert letters == [*expected.split()[3 : n + 1], *expected.split()[n + 4 : -1]]  # without prompts and boundaries
+    assert [span.kind for span in read] == ["turn"] * (n - 2) + ["candidate"] * (m - 1)
+
+
+def test_a_budget_of_a_pair_leaves_a_token_of_each_text(subwords: Subwords) -> None:
+    pair = ([(subwords.start_id, 0)], [(subwords.end_id, 0)] * 2, [(subwords.end_id, 1)])
+    for name, prompt in (("max_context_tokens", "context_prefix"), ("max_candidate_tokens", "candidate_prefix")):
+        for budget in (11, 10):
+            policy = TextPolicy(**{name: budget, prompt: "a b c d e"})  # type: ignore[arg-type]
+            if budget == 11:  # four special tokens, and one of each text
+                assert TemplateTexts(subwords, policy, 512, pair=pair, segments=(0, 1), max_pair_tokens=80)
+            else:
+                with pytest.raises(ConfigError, match=f"{name} = 10 leaves too few tokens after a prompt of 5 tokens"):
+                    TemplateTexts(subwords, policy, 512, pair=pair, segments=(0, 1), max_pair_tokens=80)
 
 
 @pytest.mark.parametrize(("most", "expected"), [(0, "< p c |"), (1, "< p b | c |"), (9, "< p a | b | c |")])

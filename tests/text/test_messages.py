@@ -90,6 +90,19 @@ def test_a_context_keeps_its_end_and_a_candidate_its_start(n: int) -> None:
     assert words(both.candidate_ids("b0")) == ["system", "sysc", "<end>", "user", "b0", "<end>"]
     pair, _ = both.pair_ids(Context((" ".join(SAID[:n]),)), "b0")
     assert words(pair) == ["system", "sys", "<end>", "query", *SAID[:n], "<end>", "document", "b0", "<end>"]
+    long, short = (" ".join(SAID), " ".join(ANSWERED)), ("a0", "b0")  # a text counts once, in however many pairs
+    for contexts, candidates, counts in (
+        (long[0], ("b0", "b1 b2", "b3"), [1, 0, 0, 0]), ("a0", (long[1],) * 2, [0, 1, 0, 0]),
+        ("a1", (long[1], f"{long[1]} b1"), [0, 2, 0, 0]), (short[0], short, [0, 0, 0, 0]),
+    ):  # fmt: skip
+        counted = message_texts(50, 50, 20)
+        for candidate in candidates:
+            for turns in ((contexts,), (contexts,)):
+                counted.pair_ids(Context(turns), candidate)
+        assert [len(kind) for kind in counted.cut.texts] == counts
+    for turns in ((long[0], "a1"), (long[0], "a2")):
+        counted.pair_ids(Context(turns), long[1])
+    assert [len(kind) for kind in counted.cut.texts] == [2, 1, 0, 0]
     with pytest.raises(ConfigError, match="the model needs 5 tokens for its chat template alone, and 4 are allowed"):
         message_texts(4, 10, 50, ("sys", "")).context_ids(Context(("a1",)))
 

@@ -31,6 +31,7 @@ from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
 from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import write_file
+from polyrank.storage.tensors import read_file
 from polyrank.text import ConvertTexts
 from polyrank.training import FitResult, fit_together, loop
 from polyrank.training.batches import BatchOrder
@@ -810,3 +811,27 @@ def test_half_a_checkpoint_or_one_without_progress_is_damaged(tmp_path: Path) ->
         if content != whole[:-10]:  # it reads the header alone
             with pytest.raises(ArtifactError, match="is damaged"):
                 read_progress(path)
+
+
+def test_a_checkpoint_that_lacks_a_part_is_damaged(tmp_path: Path) -> None:
+    path, loaded = tmp_path / "checkpoint.safetensors", parts(5)
+    save_checkpoint(path, loaded, {"step": 4, "seconds": 1.0, "learners": {}})
+    mapped, notes = read_file(path)
+    tensors, progress = {name: tensor.clone() for name, tensor in mapped.items()}, json.loads(notes["progress"])
+    plain = progress["optimizer_plain"]
+    buffer = next(name for name in tensors if name.startswith("reranker/buffer."))
+    for missing, changes, has_buffers in (
+        ("optimizer_plain", {"optimizer_plain": None}, True),
+        ("reranker", {"optimizer_plain": {"retriever": plain["retriever"]}}, True),
+        (buffer.partition("/")[2], {}, False),
+    ):
+        edited = {name: value for name, value in (progress | changes).items() if value is not None}
+        some = {name: value for name, value in tensors.items() if has_buffers or name != buffer}
+        path.write_bytes(safetensors.torch.save(some, {"progress": json.dumps(edited)}))
+        with pytest.raises(ArtifactError, match=rf"checkpoint\.safetensors is damaged \('{missing}'\); delete it"):
+            load_checkpoint(path, loaded)
+    for step in ({}, {"step": None}, {"step": "many"}):
+        edited = {name: value for name, value in progress.items() if name != "step"} | step
+        path.write_bytes(safetensors.torch.save(tensors, {"progress": json.dumps(edited)}))
+        with pytest.raises(ArtifactError, match=r"checkpoint\.safetensors is damaged .*; delete it to start"):
+            read_progress(path)

@@ -105,9 +105,9 @@ class MessageTexts(Texts):
         system = [("system", prompt)] if (prompt := self.prompts[0]) else []
         return self._render([*system, ("query", context), ("document", candidate)])
 
-    def _fit(self, render: Callable[..., list[int]], texts: dict[str, str], key: int, budget: int) -> list[int]:
+    def _fit(self, render: Callable[..., list[int]], texts: dict[str, str], budget: int) -> list[int]:
         """The ids of rendered texts, by side; as long as they are too long, the longest text loses tokens."""
-        ids = render(*texts.values())
+        ids, whole = render(*texts.values()), texts
         while (excess := len(ids) - budget) > 0:
             spans = {side: self.subwords.encode_spans(text) for side, text in texts.items()}
             side = max(spans, key=lambda each: len(spans[each]))
@@ -120,24 +120,24 @@ class MessageTexts(Texts):
             lost = min(n, excess, max(n - others[0], -(-excess // 2)) if others else excess)
             text, is_context, bounds = texts[side], side == "context", [0, *(end for _, _, end in spans[side])]
             texts = texts | {side: text[bounds[lost] :] if is_context else text[: bounds[n - lost]]}
-            (self.cut.contexts if is_context else self.cut.candidates).add(key)
+            (self.cut.contexts if is_context else self.cut.candidates).add(hash(whole[side]))
             ids = render(*texts.values())
         return ids
 
     def context_ids(self, context: Context) -> list[int]:
         """The rendered message within ``max_context_tokens``."""
         texts = {"context": _joined(context)}
-        return self._fit(lambda text: self._one(text, 0), texts, hash(context), self.policy.max_context_tokens)
+        return self._fit(lambda text: self._one(text, 0), texts, self.policy.max_context_tokens)
 
     def candidate_ids(self, text: str) -> list[int]:
         """The rendered message within ``max_candidate_tokens``."""
         texts, budget = {"candidate": text}, self.policy.max_candidate_tokens
-        return self._fit(lambda text: self._one(text, 1), texts, hash(text), budget)
+        return self._fit(lambda text: self._one(text, 1), texts, budget)
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """The rendered messages of roles query and document within ``max_pair_tokens``, and segments of 0."""
         texts = {"context": _joined(context), "candidate": candidate}
-        ids = self._fit(self._pair, texts, hash((context, candidate)), self.max_pair_tokens)
+        ids = self._fit(self._pair, texts, self.max_pair_tokens)
         return ids, [0] * len(ids)
 
 

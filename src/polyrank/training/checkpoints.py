@@ -28,8 +28,7 @@ def save_checkpoint(path: Path, parts: Sequence[Trained], progress: dict[str, An
     for name, model, optimizer in parts:
         values, plain[name] = _state_of(model, optimizer)
         tensors |= {f"{name}/{key}": value for key, value in values.items()}
-    header = {"progress": json.dumps({**progress, "optimizer_plain": plain})}
-    write_file(path, to_bytes(tensors, header))
+    write_file(path, to_bytes(tensors, {"progress": json.dumps({**progress, "optimizer_plain": plain})}))
 
 
 def _state_of(
@@ -60,16 +59,17 @@ def read_progress(path: Path) -> dict[str, Any]:
     Raises:
         ArtifactError: the file is damaged.
     """
-    with _explain_damage(path):
+    with explain_damage(path):
         progress: dict[str, Any] = json.loads(read_header(path)[1]["progress"])
+        progress["step"] = int(progress["step"])
     return progress
 
 
 @contextmanager
-def _explain_damage(path: Path) -> Iterator[None]:
+def explain_damage(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
 
 
@@ -79,19 +79,20 @@ def load_checkpoint(path: Path, parts: Sequence[Trained]) -> dict[str, Any]:
     Raises:
         ArtifactError: the file is damaged or belongs to other models.
     """
-    with _explain_damage(path):
+    with explain_damage(path):
         tensors, notes = read_file(path)
         progress: dict[str, Any] = json.loads(notes["progress"])
-    wanted = {
-        f"{name}/model.{key}" for name, model, _ in parts for key, p in model.named_parameters() if p.requires_grad
-    }
-    if wanted != {name for name in tensors if name.partition("/")[2].startswith("model.")}:
-        raise ArtifactError(f"{path} belongs to another model or recipe; delete it to start the training again")
-    plain = progress.pop("optimizer_plain")
-    for name, model, optimizer in parts:
-        state = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
-        _restore(model, optimizer, state, plain[name])
-    return progress
+        wanted = {
+            f"{name}/model.{key}" for name, model, _ in parts for key, p in model.named_parameters() if p.requires_grad
+        }
+        if wanted != {name for name in tensors if name.partition("/")[2].startswith("model.")}:
+            raise ArtifactError(f"{path} belongs to another model or recipe; delete it to start the training again")
+        for name, model, optimizer in parts:
+            state = {
+                key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")
+            }
+            _restore(model, optimizer, state, progress["optimizer_plain"][name])
+    return {key: value for key, value in progress.items() if key != "optimizer_plain"}
 
 
 def _restore(

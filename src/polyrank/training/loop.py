@@ -24,7 +24,7 @@ from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.devices.pipeline import AHEAD, prefetched
 from polyrank.errors import DivergedError
-from polyrank.training.checkpoints import CHECKPOINT, load_checkpoint, save_checkpoint
+from polyrank.training.checkpoints import CHECKPOINT, explain_damage, load_checkpoint, save_checkpoint
 from polyrank.training.learner import Learner, Loss, TrainState, explain_out_of_memory
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
@@ -147,12 +147,13 @@ def fit(
     began = started = clock()
     if resume and checkpoint.exists():
         progress = load_checkpoint(checkpoint, parts)
-        saved_states = progress.pop("learners")
-        done, earlier = progress.pop("step"), progress.pop("seconds")
-        counts.update(progress)
-        started -= earlier
-        for state in states:
-            state.restore(saved_states[state.learner.name])
+        with explain_damage(checkpoint):
+            saved_states = progress.pop("learners")
+            done, earlier = progress.pop("step"), progress.pop("seconds")
+            counts.update(progress)
+            started -= earlier
+            for state in states:
+                state.restore(saved_states[state.learner.name])
     if distributed.is_rank_zero():
         for state in states:
             state.drop_records_after(done)
