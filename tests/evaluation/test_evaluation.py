@@ -742,6 +742,11 @@ def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], 
         np.testing.assert_allclose(ends, [[100 * end for end in row["intervals"]["R@1"]] for row in rows])
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("turns in the context", "R@1 (%)")
+    facts = Evaluation((*outcomes(at(1), at(2), turns=0), *short.records), "lists")  # contexts that are only facts
+    plot_comparison([{"name": "facts", **summarise(facts)}], {"facts": facts}, tmp_path / "plot.svg", metrics=["MRR"])
+    axes = figures[1].axes[-1]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1"]
+    np.testing.assert_allclose(np.asarray(axes.containers[0].lines[0].get_xdata(), float), [0, 1])
 
 
 # scorers of users, and arguments

@@ -177,6 +177,24 @@ def test_steps_are_repeated_for_other_data_replies_or_times(tmp_path: Path) -> N
         assert other != first
 
 
+def test_parts_are_made_again_from_changed_data_only(tmp_path: Path) -> None:
+    """A resumed fit counts the time that they took."""
+    made = list[tuple[int, float, float]]()
+    for n in (30, 30, 31):
+        rows = [{"id": f"p{i}", "context": [f"hi {i}"], "response": f"reply {i}"} for i in range(n)]
+        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        run, now = run_of(tmp_path / "fit")
+        run.notify = lambda _, now=now: now.__setitem__(0, now[0] + 60.0)  # type: ignore[misc]  # each message, a minute
+        run.read(tmp_path / "pairs.jsonl", None)
+        files = part_files(tmp_path / "fit" / "data").values()
+        n_rows = sum(len(file.read_text("utf-8").splitlines()) for file in files)
+        made.append((n_rows, run.budget.used, now[0]))
+    (first, same, other) = made
+    assert (first[0], same[0], other[0]) == (30, 30, 31)
+    assert first[1] == same[1] == pytest.approx(first[2] / 60)
+    assert same[2] < first[2] == other[2]
+
+
 def test_a_pace_is_that_of_the_updates_after_the_first_and_of_all_texts_of_a_validation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +256,10 @@ def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_no
     assert [(one["said"], one["answer"], one["right"]) for one in (right, *wrong)] == [
         (texts[0], texts[0], True), ("red light", "red light", False), (texts[0], texts[1], False),
     ]  # fmt: skip
+    alone = [Example(("hi",), ("hi",), (0,), "a"), Example(("no",), ("red light", "none"), (), "b")]  # not ranked
+    same = [replace(one, id="chat") for one in (alone[0], tests[2], alone[1], *tests[:2])]  # of one conversation
+    again = answers_of(ranker, same, polyrank.evaluate(ranker, same), lambda name: f"<{name}>")
+    assert again == [right, wrong[1], wrong[0]]
     why = polyrank.explain(ranker, tests[0].query, texts[0])
     terms, _, words = right["reasons"].partition("; words: ")
     assert terms == f"<bm25> {why.score:+.1f}"
@@ -470,7 +492,7 @@ def test_a_fit_keeps_minutes_for_its_end_before_it_trains(
 
     def train(recipe: dict[str, Any], **_: Any) -> list[RunResult]:
         asked.append(Path(recipe["output"]).name)
-        raise KeyboardInterrupt
+        raise RuntimeError("it trains")
 
     monkeypatch.setattr(sys.modules["polyrank.fitting.fit"], "MAX_TESTS", most)
     run, now = run_of(tmp_path, 30.0, train=train)
@@ -480,7 +502,7 @@ def test_a_fit_keeps_minutes_for_its_end_before_it_trains(
         run.journal.recall(name, {**run.settings, "models": {}}, lambda result=result: result)
     now[0] = seconds  # 15, 9 or 11 minutes, of which test lists take 4/6 or 3/6, and half of the last tuning's six
     if is_left:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(RuntimeError, match="it trains"):
             run.run()
     else:
         run.run()

@@ -337,7 +337,8 @@ def test_vectors(client: TestClient, name: str, monkeypatch: pytest.MonkeyPatch)
         embedding_types=["float", "base64"],
     )
     np.testing.assert_allclose(cohere["embeddings"]["float"], expected, atol=1e-5)
-    assert len(cohere["embeddings"]["base64"]) == 2
+    unpacked = [np.frombuffer(base64.b64decode(row), "<f4") for row in cohere["embeddings"]["base64"]]
+    np.testing.assert_allclose(unpacked, expected, atol=1e-5)
     assert (cohere["texts"], cohere["response_type"]) == (texts, "embeddings_by_type")
     assert cohere["meta"]["billed_units"] == {"input_tokens": read}
     np.testing.assert_allclose(post(client, "/embed", inputs=texts, normalize=False), expected, atol=1e-5)
@@ -692,6 +693,15 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_
     assert [one.cut for one in served.compute(scores)] == [True, False, False, False, True, False]
 
 
+def test_a_conversation_that_no_record_can_hold_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.serving.routes.answering.MAX_CHARACTERS", 20)
+    for turns, facts in ((["a" * 8, "b" * 7], ["c" * 6]), (["a" * 14, "b" * 7], [])):
+        refused = client.post("/v1/respond", json={"context": turns, "background": facts})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (422, "context")
+        assert refused.json()["error"]["message"] == "context has 21 characters, the limit is 20; send the last turns"
+        post(client, "/v1/respond", context=[turns[0][1:], turns[1]], background=facts)
+
+
 @pytest.mark.deep
 def test_explanations(client: TestClient, index: Path) -> None:
     for facts in ([], ["the light is red", "my router"]):
@@ -712,6 +722,12 @@ def test_explanations(client: TestClient, index: Path) -> None:
         refused = client.post("/v1/explain", json={"context": "my bill", **wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "text")
         assert refused.json()["error"]["message"] == "send either the reply's text or its id"
+    whole = {"context": ["a" * 200, "b" * 100], "background": ["c" * 200], "text": "d" * 100}
+    post(client, "/v1/explain", **whole)
+    for name, more in (("context", ["a" * 200, "b" * 101]), ("background", ["c" * 201]), ("text", "d" * 101)):
+        refused = client.post("/v1/explain", json=whole | {name: more})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (422, "context")
+        assert "context has 601 characters in all, the limit is 600; send the last turns" in refused.text
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------
@@ -826,8 +842,19 @@ def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
     with FeedbackStore(server.settings.feedback.file, keep_text=True) as store:  # as an application may
         context = Context(("hi",), ("a fact",))
         store.record(Shown("known", (Reply("x", 1.0, "t"),), context, conversation="c7", model="other"))
-        conversations = {request.shown.request_id: request.shown.conversation for request in store.requests()}
-        assert conversations[shown["request_id"]] == "c1"
+        found = {request.shown.request_id: request for request in store.requests()}
+        first, mine = found[shown["request_id"]], found["mine"]
+        assert (first.shown.conversation, first.shown.model, first.shown.context) == (
+            "c1", "support", Context(("my bill",)),
+        )  # fmt: skip
+        assert [(reply.id, reply.text, pytest.approx(reply.score)) for reply in first.shown.replies] == [
+            (row["id"], row["text"], row["score"]) for row in shown["results"]
+        ]
+        assert mine.shown == Shown(
+            "mine", (Reply("x", 1.0, "t"),), context, conversation="c7", model="other", time=mine.shown.time
+        )
+        outcomes = [(one.action, one.reply_id, one.final_text) for each in (first, mine) if (one := each.outcome)]
+        assert outcomes == [("taken", given["candidate_id"], None), ("refused", None, "no")]
     assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": True}
     assert post(client, "/v1/feedback", **elsewhere | {"request_id": "known"}) == {"recorded": False}
     again = [client.post("/v1/respond", json={"context": "hi"}, headers={"x-request-id": "own"}) for _ in range(2)]

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import itertools
+import json
 import multiprocessing
 import re
 import shutil
@@ -33,7 +34,7 @@ from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.feedback.records import MAX_CHARACTERS, MAX_REPLIES
 from polyrank.index import open_index
 from polyrank.ranking.relevance import Relevance
-from polyrank.records import Candidate, Context
+from polyrank.records import Candidate, Context, Ranked
 from polyrank.serving import feedback_log, protocol
 from polyrank.serving.app import _answer_error, create_app
 from polyrank.serving.catalogue import Catalogue
@@ -51,7 +52,7 @@ from polyrank.serving.routes.answering import _shown
 from polyrank.serving.routes.embedding import ModelSide
 from polyrank.serving.routes.ranking import _ranked
 from polyrank.serving.run import _bind
-from polyrank.serving.served import Served, _without_paths
+from polyrank.serving.served import Served, _without_paths, replies_as_json, vectors_as_json
 from polyrank.serving.strict import DEPTH, FIELDS, check_sizes
 from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, ServedInfo, Task
 from polyrank.serving.worker import Setup, _compute, _outcomes
@@ -411,6 +412,36 @@ def test_an_explanation_names_no_folder_of_the_server() -> None:
     assert _without_paths(whole) == part(**{
         "1 second": part(**{"1 first": part(), "bm25": part()}), "2 shipped:rerank": part(), "third": part(),
     })  # fmt: skip
+
+
+def test_replies_and_vectors_become_json_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {"retriever": 1.5, "reranker": 0.25}
+    ranked = [
+        Ranked("a", "Hi Ann", 0.5, {"n": 2**70, "é": ["ü"]}, both, "Hi {customer}", {"customer": "Ann"}),
+        Ranked("b", "Is it {order}?", -1.0, {}, {"reranker": 2.0}, "", {"order": None}),
+    ]
+    rows = replies_as_json(ranked)
+    assert [json.loads(row) for row in rows] == [
+        {"id": "a", "text": "Hi Ann", "template": "Hi {customer}", "slots": {"customer": "Ann"}, "score": 0.5,
+         "retrieval_score": 1.5, "rerank_score": 0.25, "metadata": {"n": 2**70, "é": ["ü"]}},
+        {"id": "b", "text": "Is it {order}?", "template": "Is it {order}?", "slots": {"order": None}, "score": -1.0,
+         "retrieval_score": None, "rerank_score": 2.0, "metadata": {}},
+    ]  # fmt: skip
+    n = sum(map(len, rows))
+    for limit in (n, n - 1):
+        monkeypatch.setattr("polyrank.serving.served.ANSWER_BYTES", limit)
+        if limit == n:
+            assert replies_as_json(ranked) == rows
+        else:
+            message = f"the 2 replies have {n:,} bytes, the limit is {n - 1:,}; send a smaller k"
+            with pytest.raises(UsageError, match=message):
+                replies_as_json(ranked)
+    vectors = np.array([[3, 4], [0, 0], [0, -2]], np.float32)
+    assert [json.loads(row) for row in vectors_as_json(vectors, "float")] == vectors.tolist()
+    unit = np.array([[0.6, 0.8], [0, 0], [0, -1]], np.float32)  # a vector of zeros has no direction
+    for form in ("unit-base64", "base64"):
+        packed = [np.frombuffer(base64.b64decode(json.loads(row)), "<f4") for row in vectors_as_json(vectors, form)]
+        np.testing.assert_allclose(packed, unit if form == "unit-base64" else vectors, atol=1e-7)
 
 
 def test_a_model_that_moved_with_its_index_is_watched_and_keeps_its_options(

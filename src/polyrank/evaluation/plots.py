@@ -139,7 +139,7 @@ def _draw_metric(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> Non
 
 
 def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    classes = sorted({(r["from"], r["to"] or inf) for rows in parts.values() for r in rows})
+    classes = sorted({(r["from"], inf if r["to"] is None else r["to"]) for rows in parts.values() for r in rows})
     axes.set_xticks(
         range(len(classes)),
         [f"{first}-" if last == inf else str(first) if first == last else f"{first}-{last}" for first, last in classes],
@@ -147,7 +147,7 @@ def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]])
     for number, (name, rows) in enumerate(parts.items()):
         # next to each other, so that intervals do not overlap
         aside = 0.3 * ((number + 0.5) / len(parts) - 0.5) if len(parts) > 1 else 0.0
-        positions = [classes.index((r["from"], r["to"] or inf)) + aside for r in rows]
+        positions = [classes.index((r["from"], inf if r["to"] is None else r["to"])) + aside for r in rows]
         middle = [100 * r["metrics"]["R@1"] for r in rows]
         spread = [[m - 100 * r["intervals"]["R@1"][0] for m, r in zip(middle, rows, strict=True)],
                   [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from polyrank.answering.explain import explain
 from polyrank.evaluation.plots import new_figure, save
-from polyrank.evaluation.protocols import Evaluation
+from polyrank.evaluation.protocols import Evaluation, rankable
 from polyrank.ranking.metrics import hit_at
 from polyrank.records import Example
 from polyrank.scorers.explanation import Explanation
@@ -116,12 +116,10 @@ def answers_of(ranker: Ranker, tests: Sequence[Example], evaluation: Evaluation,
         label: the label of a term's name.
     """
     chosen: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-    example_of = {example.id: example for example in tests}
-    for record in evaluation.answerable:
-        right = hit_at(record.placement, 1) == 1
-        if record.scores is None or len(chosen[right]) == N_ANSWERS:
+    for example, record in zip(rankable(tests), evaluation.records, strict=True):  # ids may repeat
+        right = bool(record.relevant) and hit_at(record.placement, 1) == 1
+        if record.scores is None or not record.relevant or len(chosen[right]) == N_ANSWERS:
             continue
-        example = example_of[record.id]
         best = example.candidates[int(record.scores.argmax())]
         answer = {"context": list(example.context), "said": example.response, "answer": best, "right": right}
         chosen[right].append(answer | {"reasons": _reasons(explain(ranker, example.query, best, max_words=0), label)})

@@ -67,6 +67,7 @@ def read_progress(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def explain_damage(path: Path) -> Iterator[None]:
+    """Report a missing or wrong part of a checkpoint as damage."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
@@ -88,9 +89,7 @@ def load_checkpoint(path: Path, parts: Sequence[Trained]) -> dict[str, Any]:
         if wanted != {name for name in tensors if name.partition("/")[2].startswith("model.")}:
             raise ArtifactError(f"{path} belongs to another model or recipe; delete it to start the training again")
         for name, model, optimizer in parts:
-            state = {
-                key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")
-            }
+            state = {key.removeprefix(f"{name}/"): one for key, one in tensors.items() if key.startswith(f"{name}/")}
             _restore(model, optimizer, state, progress["optimizer_plain"][name])
     return {key: value for key, value in progress.items() if key != "optimizer_plain"}
 
