@@ -585,7 +585,7 @@ def test_messages_that_are_too_long_keep_their_template(tmp_path: Path) -> None:
         assert len(ids) > 50
         assert ids[:7] == whole[:7]
         assert ids[-1] == whole[-1]
-    assert [len(part) for part in found.cut[0].texts] == [2, 2, 0, 0]
+    assert [len(part) for part in found.cut[0].texts] == [1, 1, 0, 0]  # each of the two texts, once
     with pytest.raises(ConfigError, match="for its chat template alone, and 10 are allowed"):
         load(folder, device="cpu", max_context_tokens=5, max_candidate_tokens=5).score(["a"], [["b"]])
 
