@@ -7,6 +7,7 @@ import runpy
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +19,14 @@ from polyrank.answering.answers import Answer
 from polyrank.cli import arguments
 from polyrank.cli.answering import _chat
 from polyrank.cli.commands import _fail, app
+from polyrank.cli.console import silence_other_ranks
 from polyrank.cli.interrupts import discard_partial_output
 from polyrank.cli.training import TrainingDisplay
 from polyrank.cli.tuning import _weights
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
 from polyrank.models import new_model
-from polyrank.models.artifacts import TensorGroup, save_model
+from polyrank.models.artifacts import TensorGroup, load_model, save_model
 from polyrank.records import Ranked
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
@@ -120,6 +122,16 @@ WITHOUT_DIALOGUES = (
         ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks a:b", "--ranks 'a:b' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),
+        ("mine PAIRS -o OUT --from bm25 --ranks 0:3", "ranks 0 to 3 are empty; count from 1 and give the lower rank"),
+        ("mine PAIRS -o OUT --from bm25 --ranks 3:2", "ranks 3 to 2 are empty; count from 1 and give the lower rank"),
+        ("mine PAIRS -o OUT --from bm25 --seed -1", "Invalid value for '--seed'"),
+        ("mine PAIRS -o OUT --from bm25 -n 0", "Invalid value for '-n'"),
+        ("tune bm25 --valid LISTS -o OUT --max-lists 0", "for '--max-lists'"),
+        ("tune bm25 --valid LISTS -o OUT --catalogue 0", "for '--catalogue'"),
+        ("intents train LISTS -o OUT --few-shot 0", "for '--few-shot'"),
+        ("import corpus pairs LISTS -o OUT --part valid", "`part` does not apply to pairs; leave it out"),
+        ("import corpus pairs LISTS -o OUT --as-released", "`as_released` does not apply to pairs; leave it out"),
+        ("import corpus dstc7-candidates LISTS -o OUT --part valid", "dstc7-candidates only has --overwrite"),
         ("tune bm25 --valid LISTS -o OUT --weight counts", "--weight 'counts' is not TERM=WEIGHT; write for example"),
         ("feedback export STORE -o OUT --since soon", "--since 'soon' is not a date; write 2026-05-31 or"),
         ("import replies LISTS -o OUT --speaker a", "need --from-dialogues; add it or leave them out"),
@@ -324,6 +336,33 @@ def test_a_limit_of_mined_examples_does_not_hide_the_right_answers_of_the_others
         assert len(mined) == limit
 
 
+def test_negatives_are_mined_from_the_ranks_and_by_the_seed(tmp_path: Path) -> None:
+    """BM25 ranks the replies to each context by how many of its words they repeat."""
+    words = ["wifi", "router", "light", "bill", "help"]
+    rows = [{"context": [" ".join([*words, "please"])], "response": "restart it"}]
+    rows += [{"context": [f"question {n}"], "response": " ".join(words[:n])} for n in range(1, 6)]
+    rows += [{"context": [f"other {n}"], "response": f"answer {n}"} for n in range(50)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    ranked = [" ".join(words[:n]) for n in (5, 4, 3, 2, 1)]
+
+    def mined(*options: str) -> list[str]:
+        out = tmp_path / "out.jsonl"
+        made = invoke("mine", tmp_path / "pairs.jsonl", "--from", "bm25", "-o", out, "--overwrite", *options)
+        assert made.exit_code == 0, made.exception
+        row = json.loads(out.read_text("utf-8").splitlines()[0])
+        assert (row["candidates"][0], row["relevant"]) == ("restart it", [0])
+        return list(row["candidates"][1:])
+
+    every = mined("-n", "99")
+    assert (every[:5], len(every)) == (ranked, 50)  # the ranks are 1 to 50 by default
+    for first, last in ((1, 1), (2, 2), (1, 3), (2, 3), (4, 5)):
+        assert mined("-n", "5", "--ranks", f"{first}:{last}") == ranked[first - 1 : last]
+    drawn = [mined("-n", "2", "--ranks", "1:4", "--seed", str(seed)) for seed in range(6)]
+    assert all(texts == [text for text in ranked[:4] if text in texts] and len(texts) == 2 for texts in drawn)
+    assert len({*map(tuple, drawn)}) > 1
+    assert mined("-n", "2", "--ranks", "1:4") == drawn[0] == mined("-n", "2", "--ranks", "1:4", "--seed", "0")
+
+
 def test_frequent_replies_become_a_catalogue(files: Path, tmp_path: Path) -> None:
     out = tmp_path / "replies.jsonl"
     arguments = ("import", "replies", files / "dialogues.jsonl", "--from-dialogues", "--speaker", "agent")
@@ -374,6 +413,23 @@ def test_commands_of_one_process_refuse_torchrun(files: Path, monkeypatch: pytes
         words = [str(files / "index") if word == "INDEX" else word for word in command.split()]
         name = words[1] if words[0] == "index" else words[0]
         assert refusal(*words).startswith(f"{name} runs in one process, and 2 were started; start it without torchrun")
+
+
+@pytest.mark.parametrize("command", ["pretrain", "train", "evaluate", "mine", "index", "build"])
+def test_only_rank_0_prints_results(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("WORLD_SIZE", "3")):
+        monkeypatch.setenv(name, value)
+    printed = []
+    for rank in ("0", "1", "2"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+        silence_other_ranks(SimpleNamespace(invoked_subcommand=command))  # type: ignore[arg-type]  # it reads only this
+        print("results")
+        printed.append(stream.getvalue())
+        if sys.stdout is not stream:
+            sys.stdout.close()
+    assert printed == ["results\n", "", ""]
 
 
 def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,6 +567,9 @@ def test_the_sizes_of_a_model_are_those_of_its_parts(trained_bi: Path, monkeypat
     shown = json.loads(invoke("info", trained_bi, "--json").stdout)
     assert [shown[name] for name in ("n_parameters", "n_bytes", "n_bytes_fp32")] == [2_030_000, 2_560_000, 8_120_000]
     assert [(part["name"], part["n_parameters"]) for part in shown["parts"]] == [("one", 2_000_000), ("two", 30_000)]
+    cut = json.loads(invoke("info", f"{trained_bi}#truncate_dim=8", "--json").stdout)
+    assert cut == {**shown, "fingerprint": polyrank.load(f"{trained_bi}#truncate_dim=8", device="cpu").fingerprint}
+    assert cut["fingerprint"] != shown["fingerprint"] == load_model(trained_bi).fingerprint
     lines = [re.findall(r"[^\s│]+", line) for line in invoke("info", trained_bi).stdout.splitlines()]
     assert [line for line in lines if line[0] in ("one", "two", "all")] == [
         ["one", "int8,", "fp32", "2,000,000", "2.50", "8.00", "3.2"],

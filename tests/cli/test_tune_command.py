@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import polyrank
 from polyrank.cli.commands import app
 from polyrank.config.names import SAMPLE
+from polyrank.data import read_examples
 from polyrank.errors import PolyrankError
 
 Tune = Callable[..., Any]
@@ -62,9 +63,15 @@ def test_a_model_alone_is_best_if_no_term_helps(tune: Tune, tmp_path: Path) -> N
 
 @pytest.mark.deep
 def test_a_ranker_without_an_encoder_is_for_ranking(tune: Tune, tmp_path: Path) -> None:
-    done = tune("bm25", "tfidf", "--weight", "tfidf=0.5")
+    dialogues = tmp_path / "train.jsonl"
+    options = ("--max-lists", "20", "--json", "--dialogues", dialogues, "--speaker", "customer")
+    done = tune("bm25", "tfidf", "--weight", "tfidf=0.5", *options)
     assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["n_lists"] == 20
     said = "".join(done.stderr.splitlines())
+    n = len(read_examples(dialogues, speaker="customer").examples)
+    assert n != len(read_examples(dialogues, speaker="agent").examples)
+    assert f"{dialogues}: 60 rows, {n} examples" in said  # the lists have no speakers
     assert said.endswith(f"wrote {tmp_path / 'best'}; next: polyrank rank {tmp_path / 'best'} QUERY FILE")
     assert "alone is best" not in said  # the user chose the weight
 
@@ -78,6 +85,7 @@ def test_a_ranker_without_an_encoder_is_for_ranking(tune: Tune, tmp_path: Path) 
         ("shipped:convert --weight counts=a", "--weight 'counts=a' is not TERM=WEIGHT; write for example"),
         ("shipped:convert --weight nobody=1", "no term is called 'nobody'; fix the weight of one of shipped:convert"),
         ("shipped:convert --ms 0.000001", "no model answers in 1e-06 ms: shipped:convert, the fastest"),
+        ("shipped:convert --ms 1000 --catalogue 1000000000000", "no model answers in 1000 ms: shipped:convert, the"),
         ("shipped:convert --dialogues nowhere", "nowhere"),
     ],
 )

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from typer.testing import CliRunner
 
+from polyrank.cli.commands import app
 from polyrank.data import IMPORTERS, import_examples, import_pool, read_examples, read_pool, write_examples
 from polyrank.data.json_list import listed_rows
 from polyrank.errors import DataError, UsageError
@@ -334,6 +336,9 @@ def test_dstc7_as_released_keeps_speakers_and_every_second_turn_back_is_a_respon
         Example(turns[:3], ("d",), (0,), "1#3"),
         last,
     ]
+    command = ["import", "corpus", "dstc7", str(source), "-o", str(tmp_path / "out.jsonl"), "--as-released"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert read_examples(tmp_path / "out.jsonl").examples == [last]
 
 
 def test_pairs_are_read_without_an_import(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from polyrank.cli.commands import app
 from polyrank.cli.data import formats
 from polyrank.data import choose_speaker, import_examples, read_examples
 from polyrank.data.splits import split, write_split
@@ -243,6 +245,11 @@ def test_corpora_of_dialogues(tmp_path: Path) -> None:
     persona = {"personality": ["i ski"], "utterances": [{"candidates": ["no", "yes"], "history": ["hi"]}]}
     whole = json.dumps({"train": [], "valid": [persona]})
     assert imported("personachat", path, whole, part="valid") == [(("hi",), ("no", "yes"), (1,))]
+    path.write_text(json.dumps({"train": [persona] * 2, "valid": [persona]}), "utf-8")
+    for part, n in (([], 2), (["--part", "train"], 2), (["--part", "valid"], 1)):
+        command = ["import", "corpus", "personachat", str(path), "-o", str(out := tmp_path / "out.jsonl"), *part]
+        done = CliRunner().invoke(app, [*command, "--overwrite"])
+        assert (done.exit_code, len(out.read_text("utf-8").splitlines())) == (0, n), done.exception
     lines = "1\ta\tb\tyes\n0\ta\tc\tno\n1\ta\tb\tright\n"  # equal first turns, and one list again
     assert imported("labelled-turns", path, lines) == [
         (("a", "b"), ("yes",), (0,)), (("a", "c"), ("no",), ()), (("a", "b"), ("right",), (0,)),

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -42,6 +43,7 @@ from polyrank.feedback import (
 )
 from polyrank.feedback.rates import count_taken
 from polyrank.feedback.store import SCHEMA
+from polyrank.index import write_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context
@@ -638,6 +640,30 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     assert "4 requests: 3 taken, 0 edited, 1 refused, 0 unanswered; accepted 75.0 (30.1-95.4)%" in done.stdout
     figures = json.loads(run("feedback", "report", kept, "--json").stdout)
     assert [name for name in figures if name.startswith("by_")] == ["by_rank", "by_week", "by_model"]
+
+
+def test_a_report_is_of_the_requests_since_a_time(kept: Path) -> None:
+    for since, counts in (("2026-01-06", [3, 2, 1]), ("2026-01-06T12:00", [3, 2, 1]), ("2026-01-06T12:01", [2, 1, 1])):
+        later = CliRunner().invoke(app, ["feedback", "report", str(kept), "--json", "--since", since])
+        assert [json.loads(later.stdout)[name] for name in ("n_requests", "taken", "refused")] == counts
+    printed = CliRunner().invoke(app, ["feedback", "report", str(kept), "--since", "2026-01-07"]).stdout
+    assert "2 requests: 1 taken, 0 edited, 1 refused, 0 unanswered; accepted 50.0 (9.5-90.5)%" in printed
+
+
+def test_an_export_reports_how_many_texts_of_replies_are_unknown(tmp_path: Path) -> None:
+    replies, out = (*REPLIES, Reply("d"), Reply("e"), Reply("f")), str(tmp_path / "used.jsonl")
+    with FeedbackStore(tmp_path / "feedback.db", keep_text=True) as store:
+        store.record(replace(SHOWN, replies=replies), TAKEN)
+    write_index(
+        tmp_path / "index", [Candidate("e", "goodbye")], np.ones((1, 2), np.float32), fingerprint="f", model="m"
+    )
+    for index, n in (([], 3), (["--index", str(tmp_path / "index")], 2)):
+        command = ["feedback", "export", str(tmp_path / "feedback.db"), "-o", out, "--overwrite", "--json", *index]
+        done = CliRunner().invoke(app, command)
+        assert json.loads(done.stdout) == {"n_examples": 1, "n_requests": 1, "left_out": {}, "n_unknown": n}
+        assert f"{n} replies that were shown are left out, because their texts are unknown" in done.stderr
+        (example,) = read_examples(out).examples
+        assert {*example.candidates} == {"restart it", "pay the bill", "thanks", *(["goodbye"] if index else [])}
 
 
 @pytest.mark.slow

@@ -237,6 +237,25 @@ def test_the_command_writes_lists_to_train_on(
     assert "FIRST:LAST" in capsys.readouterr().err
 
 
+def test_right_answers_by_id_have_the_texts_of_the_pool_or_the_index(
+    tiny_encoders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, output = tmp_path / "ids.jsonl", tmp_path / "mined.jsonl"
+    data.write_text('{"context": ["my red bill"], "relevant_ids": ["b"]}\n', "utf-8")
+    pool = [{"id": name, "text": text} for name, text in (("a", "red bill"), ("b", "it is high"), ("c", "thanks"))]
+    (tmp_path / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pool), "utf-8")
+    build_index(tmp_path / "index", tiny_encoders["bi"], tmp_path / "pool.jsonl")
+    command = ("mine", str(data), "-o", str(output), "--overwrite", "--from")
+    for options in (("bm25", "--pool", str(tmp_path / "pool.jsonl")), (str(tmp_path / "index"),)):
+        assert run(*command, *options) == 0
+        ((right, *wrong),) = (example.candidates for example in read_examples(output).examples)
+        assert (right, sorted(wrong)) == ("it is high", ["red bill", "thanks"])
+    data.write_text('{"context": ["my red bill"], "relevant_ids": ["d"]}\n', "utf-8")
+    capsys.readouterr()
+    assert run(*command, str(tmp_path / "index")) == 3
+    assert f"{data}: no example has a right answer" in capsys.readouterr().err.replace("\n", " ")
+
+
 def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) -> Recipe:
     values: dict[str, Any] = {
         "method": "listwise", "batch_size": 18, "epochs": 2, "lr": 3e-3, "warmup_steps": 2, "schedule": "linear",

@@ -199,7 +199,13 @@ def test_a_record_lets_auto_use_int8_where_bf16_is_slow(
     assert not ranks_in_int8(before)
     assert saved_scorer(path, device="cpu").precision == "fp32"  # folders without a record stay as they were
     lists = lists_of(path)
-    assert check_int8(path, lists, record=False).kept
+    alike = check_int8(path, lists, record=False)
+    assert alike.kept
+    rows = [{"context": one.context, "candidates": one.candidates, "relevant": one.relevant} for one in lists]
+    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["export", str(path), "--to", "int8", "--check", "--valid", str(tmp_path / "lists.jsonl")]
+    said = CliRunner().invoke(app, command).stderr
+    assert said.endswith(f"{path}: {alike}; processors without bf16 instructions use 8-bit weights\n")
     assert read_record(path) is None
     alike = check_int8(path, lists)
     assert read_record(path) == alike

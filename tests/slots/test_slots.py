@@ -1,13 +1,16 @@
 """Values and names in texts, and templates that are filled from a context."""
 
 import copy
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import polyrank
+from polyrank.cli.commands import app
 from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
 from polyrank.slots import data_in, fill, people_in, sent_template, template, values_of
@@ -282,6 +285,9 @@ def test_a_context_gets_replies_in_its_language_and_one_greeting(tmp_path: Path)
         assert unclear == {*texts["de"], *texts["en"], "x"}
         assert len(replies.answer("Where is my parcel?", 9, any_language=True).ranked) == 9
         assert len(replies.respond(["Where is my parcel?"], 9, any_language=True)[0]) == 9
+        for options, n in ((["-k", "9"], 5), (["-k", "9", "--any-language"], 9), (["--any-language"], 5)):
+            command = ["respond", str(tmp_path / "index"), "Where is my parcel?", *options]
+            assert len(json.loads(CliRunner().invoke(app, command).stdout)["results"]) == n
         assert [len(replies.respond(["ok"], 9, allow_echo=echo)[0]) for echo in (False, True)] == [8, 9]
         assert {r.id for r in replies.answer("Where is it now?", 9, filter='kind = "greeting"').ranked} < {*texts["en"]}
         french = replies.answer("Où est donc mon colis ?", 9).ranked  # in no language of the catalogue

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,13 @@ def test_a_card_describes_the_model(
 def test_a_new_training_replaces_its_own_card_and_keeps_an_edited_one(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    plan = recipe({"train": task["train"]}, tiny_backbone, tmp_path / "run")
+    backbone = Path(shutil.copytree(tiny_backbone, tmp_path / "licensed"))
+    (backbone / "README.md").write_text("---\nlicense: mit\n---\n# A backbone", "utf-8")
+    plan = recipe({"train": task["train"]}, backbone, tmp_path / "run")
     (first,) = train(plan)
     before = card(first)
+    assert before.startswith("---\nlibrary_name: polyrank\nlicense: mit\n---\n")
+    assert "| **Started from** | `licensed` (licence: mit) |" in before
     longer = dataclasses.replace(plan, train=dataclasses.replace(plan.train, max_steps=3))
     (second,) = train(longer, overwrite=True)
     assert "3 steps" in card(second) != before

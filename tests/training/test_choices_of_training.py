@@ -366,16 +366,18 @@ def test_validation_and_test_lists_are_read_alike(tmp_path: Path, write_rows: Wr
 def test_figures_of_the_training_are_those_of_the_model(tmp_path: Path, write_rows: Write) -> None:
     train_file = write_rows("train.jsonl", rows(0))
     only_right = {"context": ["thanks"], "candidates": ["welcome", "welcome"], "relevant": [0]}  # no scorer can fail
-    valid = write_rows("valid.jsonl", [*rows(1), only_right])
+    valid, held_out = (write_rows(name, [*rows(1), only_right]) for name in ("valid.jsonl", "test.jsonl"))
     said: list[str] = []
     plan = dataclasses.replace(recipe(train_file, valid, tmp_path / "run", epochs=2))
-    plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, test=str(valid)))
+    plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, test=str(held_out)))
     (result,) = train(plan, notify=said.append)
     assert result.test["n_examples"] == 6
     found = summarise(evaluate(result.load(), read_examples(valid).examples))
     assert result.test["metrics"] == found["metrics"]
     assert result.fit.best["R@1"] == pytest.approx(found["metrics"]["R@1"])
     assert any("without 1 that have no wrong candidate" in line for line in said)
+    assert f"evaluating {result.model} on the 6 examples of {held_out}" in said
+    assert result.test["precision"] == result.load().precision
     (again,) = train(plan, resume=True)
     assert again.test == result.test
 

@@ -17,7 +17,7 @@ from polyrank.config.checked import parse_value
 from polyrank.config.methods import ConvertMethod
 from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.config.recipe import Recipe, recipe_from_dict
-from polyrank.config.train import CONVERT_PRETRAINING
+from polyrank.config.train import CONVERT_PRETRAINING, TrainConfig
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.recipes import load_recipe
@@ -27,11 +27,14 @@ from polyrank.models.losses import cross_entropy
 from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import GivenNegatives
 from polyrank.records import Example
+from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
 from polyrank.text import ConvertTexts
 from polyrank.training import train
-from polyrank.training.convert_step import annealed_scale
+from polyrank.training.convert_step import ConvertStep, annealed_scale
+from polyrank.training.methods import make_step
 from polyrank.training.optimizer import freeze, make_optimizer
+from polyrank.training.ranker import Ranker
 from train_settings import loss_of, toy_recipe
 
 
@@ -49,6 +52,24 @@ def test_another_right_answer_to_the_context_is_not_a_negative() -> None:
         assert loss_of(step_of(model, texts, rights=everything), BATCH, number=9) == loss_of(
             step_of(model, texts), BATCH, number=9
         )
+
+
+def test_a_step_has_every_setting_of_its_recipe() -> None:
+    model, texts, _ = make()
+    ranker = Ranker(model, texts, make_scorer(model, texts), save=lambda path, metadata: None)
+    lengths = [ranker.length(Example(turns, ("yes",), (0,))) for turns in (("hi there", "wifi"), ("wifi", "hi there"))]
+    assert lengths == [4, 8]  # characters of the last turn
+    assert ranker.length(Example((), ("yes",), (0,), background=("a fact",))) == 0
+    loss = cross_entropy(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), torch.ones(1, 2, dtype=torch.bool), 0.25)
+    for name, summed in (("mean", False), ("sum", True)):
+        method = ConvertMethod(scale_steps=7, smoothing=0.25)
+        settings = TrainConfig(method=method, loss=name, batch_size=8, chunk_size=2)  # type: ignore[arg-type]
+        examples, device = [example for _, example in BATCH], torch.device("cpu")
+        step = make_step([ranker], settings, examples, device=device, seed=1, folder=Path())
+        assert isinstance(step, ConvertStep)
+        assert (step.scale_steps, step.summed, step.in_batch.chunk_size) == (7, summed, 2)
+        own = step.in_batch.loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), torch.ones(1, 2, dtype=torch.bool))
+        assert float(own) == pytest.approx(float(loss))
 
 
 @pytest.mark.parametrize("combination", ["mean", "feed_forward"])

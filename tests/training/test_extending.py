@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Partner, Recipe
+from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
 from polyrank.config.schedules import ConstantSchedule, LinearSchedule, ScheduleConfig
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, LockedError, UsageError
@@ -24,7 +24,7 @@ from polyrank.training import train
 from polyrank.training.run import TRAINING
 from polyrank.training.run_folder import LOCK
 from processes import run, start
-from train_settings import toy_recipe
+from train_settings import toy_recipe, train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
@@ -166,6 +166,41 @@ def test_each_key_that_differs_is_named_with_both_values(
     assert "train.schedule.kind = 'plateau' (now 'linear')" in text
     assert "epochs" not in text
     assert "checkpoint_steps" not in text
+
+
+def test_a_resumed_run_may_change_its_length_and_its_reports_alone(tmp_path: Path) -> None:
+    earlier = recipe_to_dict(Recipe(model=BiConfig(), text=POLICY, data=DataConfig(), train=train_config(), output="a"))
+    may_differ: list[tuple[str, str, Any]] = [
+        ("", "output", "b"), ("data", "cache", "cache"), ("train", "seeds", [4]), ("train", "epochs", 9),
+        ("train", "max_steps", 9), ("train", "minutes", 9.0), ("train", "checkpoint_steps", 9),
+        ("train", "tensorboard", True),
+    ]  # fmt: skip
+    other: list[tuple[str, str, Any]] = [
+        ("train", "batch_size", 9), ("train", "precision", "fp16"), ("train", "early_stopping", 9),
+        ("train", "evaluate_per_epoch", 9), ("data", "valid", "b"), ("data", "test", "b"), ("text", "background", "b"),
+    ]  # fmt: skip
+    for table, key, value in (*may_differ, *other):
+        now = {**earlier, **({table: {**earlier[table], key: value}} if table else {key: value})}
+        assert now != earlier
+        if (table, key, value) in may_differ:
+            TRAINING.check_same(tmp_path, earlier, now)
+            continue
+        with pytest.raises(
+            ConfigError, match=rf"{tmp_path} was started with: {table}\.{key} = .* \(now {value!r}\); use"
+        ):
+            TRAINING.check_same(tmp_path, earlier, now)
+
+
+def test_starting_again_removes_what_any_seed_would_resume_from(tmp_path: Path) -> None:
+    names = ["checkpoint.safetensors", "result.json", "metrics.jsonl", "mined-0.npy", "teacher-scores-1.npy",
+             "retriever/metrics.jsonl", "reranker/metrics.jsonl", "model/config.json", "thesis.tex"]  # fmt: skip
+    files = [tmp_path / seed / name for seed in ("", "seed-1", "seed-12", "other") for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+    TRAINING.clear(tmp_path)
+    kept = [file for file in files if "other" in file.parts or file.name in ("config.json", "thesis.tex")]
+    assert [file for file in files if file.exists()] == kept
 
 
 @pytest.mark.deep

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import signal
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -244,6 +245,30 @@ def test_imitation_has_the_defaults_of_a_recipe() -> None:
     plan = MutualMethod()
     assert Imitation() == Imitation(plan.alpha, plan.temperature, plan.label_weight)
     assert Imitation() == Imitation(1.0, 3.0, 1.0)
+
+
+@pytest.mark.parametrize("method", ["mutual", "distill"])
+def test_a_step_has_every_setting_of_its_recipe(
+    method: str, tiny_backbone: Path, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    both = [make(tiny_backbone, BI), make(tiny_backbone, CROSS, seed=2)][: 1 + (method == "mutual")]
+    rankers = [Ranker(one.model, one.texts, make_scorer(one.model, one.texts), lambda *_: None) for one in both]
+    teacher = {} if method == "mutual" else {"teacher": str(tiny_encoders["poly"])}
+    settings = train_config(
+        method=method, alpha=0.25, temperature=5.0, label_weight=0.75, n_negatives=1, chunk_size=2, redraw=False,
+        precision="fp32", **teacher,
+    )  # fmt: skip
+    own = Imitation().labels
+    examples, said = [example for _, example in BATCH], partial(own, smoothing=0.5)
+    step = make_step(rankers, settings, examples, device=CPU, seed=7, folder=tmp_path, loss=said)
+    assert isinstance(step, MutualStep | DistillStep)
+    assert step.imitation == Imitation(0.25, 5.0, 0.75, said)
+    lists = [step.first, step.second] if isinstance(step, MutualStep) else [step.student]
+    assert [(one.model, one.texts) for one in lists] == [(one.model, one.texts) for one in rankers]
+    assert [(one.chunk_size, one.loss) for one in lists] == [(2, said)] * len(rankers)
+    if isinstance(step, DistillStep):
+        assert step.teacher.scorer.fingerprint == load(tiny_encoders["poly"], device="cpu").fingerprint  # type: ignore[attr-defined]  # an encoder
+        assert [np.load(file).shape for file in tmp_path.glob("teacher-scores-*.npy")] == [(2, 2)]
 
 
 def test_every_candidate_of_a_batch_is_encoded_once(tiny_backbone: Path) -> None:

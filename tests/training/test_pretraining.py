@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import transformers
 
 import processes
 from polyrank import load
+from polyrank.config.checked import to_dict
 from polyrank.config.pretrain import ContinuedModel, PretrainRecipe, PretrainSteps, PretrainText, ScratchModel
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, ResourceError, UsageError
@@ -47,6 +49,7 @@ from polyrank.training.pretraining.batches import (
     pair_lengths,
 )
 from polyrank.training.pretraining.objectives import compute_losses, count_targets
+from polyrank.training.pretraining.run import PRETRAINING, _start
 from polyrank.training.pretraining.step import VALID_SEED, PairBatch, PairBatches, PretrainStep, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs
 from shared_fixtures import WORDS
@@ -276,6 +279,10 @@ def test_files_without_pairs_are_refused(write_rows: Callable[..., Path], subwor
     said: list[str] = []
     assert len(open_pairs(bad, subwords, "[SEP]", tmp_path / "cache", skip_bad=True, notify=said.append)) == 4
     assert "1 bad row left out" in said[0]
+    assert said[-1].startswith(f"{bad}: 4 pairs, ")
+    one = write_rows("one.jsonl", [{"context": "hello", "response": "hi"}, {"context": "", "response": "hi"}])
+    with pytest.raises(DataError, match=r"one\.jsonl: 1 pair with words on both sides; give at least two"):
+        open_pairs(one, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
 
 
 # batches
@@ -392,6 +399,28 @@ def test_masks_by_statistics(subwords: Subwords) -> None:
     assert len(drawn) == len(masking.words)
 
 
+def test_every_turn_of_objectives_has_its_own_pairs_and_masks(pairs: Pairs, subwords: Subwords) -> None:
+    """Masked words are learned from true pairs, and whether a response is random from whole words."""
+    source = reading(pairs, subwords, "train.objectives=alternate", "train.length_window=7", "text.turn_separator=wifi")
+    assert [(each.random_half, each.window, each.batch_tokens) for each in source.orders] == [
+        (False, 7, 300), (True, 7, 300),
+    ]  # fmt: skip
+    words, pair = (source.rows(number)[0] for number in (0, 1))
+    assert [(rows.turn, rows.position) for rows in (words, pair, source.rows(5)[0])] == [(0, 0), (1, 0), (1, 2)]
+    assert [rows.chosen.random.any() for rows in (words, pair)] == [False, True]
+    (masked,), (whole,) = source.parts(words), source.parts(pair)
+    assert [(batch.targets != NO_TARGET).any().item() for batch in (masked, whole)] == [True, False]
+    for rows, batch in ((words, masked), (pair, whole)):
+        assert source.counts(rows) == {"n_tokens": int(batch.tokens.mask.sum())}
+    assert not masked.tokens.mask.all()  # padding does not count
+    (again,), (later,) = source.parts(words), source.parts(words._replace(position=1))
+    assert torch.equal(masked.tokens.ids, again.tokens.ids)
+    assert not torch.equal(masked.tokens.ids, later.tokens.ids)
+    separator = subwords.id_of("wifi")
+    assert separator in source.masking.special
+    assert separator not in source.masking.words
+
+
 # losses
 
 
@@ -466,13 +495,15 @@ def test_micro_batches_change_no_gradient(
     several = batch.parts(batch.tokens.mask.sum(1).numpy(), 1)
     assert len(several) > 1
     assert (several[0].targets == NO_TARGET).all()
-    gradients = []
+    gradients, figures = [], []
     for parts in ([batch], several):
         network = network_of(tiny_backbone)
         for loss in PretrainStep(network, CPU, source).losses(PairBatch(names, parts), 0):
             loss.mean.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        figures.append(loss.figures)
         gradients.append({name: p.grad for name, p in network.named_parameters() if p.grad is not None})
     whole, summed = gradients
+    assert figures[1] == pytest.approx(figures[0], rel=1e-5)
     assert whole.keys() == summed.keys()
     assert all(torch.allclose(summed[name], gradient, rtol=1e-4, atol=1e-6) for name, gradient in whole.items())
 
@@ -605,10 +636,44 @@ def test_a_killed_run_resumes_to_the_same_bits(dialogues: Path, tmp_path: Path) 
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
-def test_the_rate_follows_its_schedule(dialogues: Path, tmp_path: Path) -> None:
-    pretrain(plan(dialogues, tmp_path / "run", "train.steps=4", "train.schedule.warmup_steps=2"))
+def test_a_run_follows_its_recipe(dialogues: Path, tmp_path: Path) -> None:
+    """Its schedule, vocabulary, cache, dropout, and the bad rows that it skips."""
+    dialogues.write_text(dialogues.read_text("utf-8") + '{"turns": 3}\n', "utf-8")
+    changes = ["train.steps=4", "train.schedule.warmup_steps=2", "vocabulary.lower_case=false", "data.skip_bad=true"]
+    recipe, said = plan(dialogues, tmp_path / "run", *changes, f"data.cache={tmp_path / 'cache'}"), list[str]()
+    model = pretrain(recipe, notify=said.append).model
     rates = [record["lr"] for record in records(tmp_path / "run") if "lr" in record]
     assert rates[:2] == pytest.approx([0.5e-3, 1e-3])
+    subwords, n_parameters = load_subwords(model), sum(p.numel() for p in load_backbone(model).parameters())
+    assert subwords.encode("WIFI") != subwords.encode("wifi")
+    assert said[0] == "learning 150 subwords"
+    assert any(line.startswith(f"{dialogues}: 120 pairs, ") for line in said)
+    assert any(line.startswith(f"{n_parameters:,} parameters, {len(subwords)} subwords, on ") for line in said)
+    assert [path.is_dir() for path in (tmp_path / "cache").iterdir()] == [True]
+    assert not (tmp_path / "run" / "tokens").exists()
+    for options, rate in (((), 0.1), (("train.dropout=0.3",), 0.3), (("train.dropout=0.0",), 0.0)):
+        backbone, _, _ = _start(plan(dialogues, tmp_path / "run", *options), tmp_path / "run", said.append)
+        assert {module.p for module in backbone.modules() if isinstance(module, torch.nn.Dropout)} == {rate}
+    assert said.count("learning 150 subwords") == 1
+    with pytest.raises(DataError, match=r"dialogues\.jsonl:61: "):
+        pretrain(plan(dialogues, tmp_path / "strict", "train.steps=4"))
+
+
+def test_a_resumed_run_may_change_its_length_and_its_memory_alone(tmp_path: Path) -> None:
+    earlier = to_dict(plan(Path("a"), tmp_path))
+    may_differ: dict[str, dict[str, Any]] = {
+        "data": {"cache": "b"},
+        "train": {"steps": 9, "minutes": 9.0, "checkpoint_steps": 9, "micro_batch_tokens": 99, "tensorboard": True},
+    }
+    other = {"data": {"max_valid": 9}, "train": {"batch_tokens": 301, "seed": 9}, "text": {"max_tokens": 23}}
+    PRETRAINING.check_same(tmp_path, earlier, {**earlier, "output": "b"})
+    for changes, refused in ((may_differ, False), (other, True)):
+        for table, values in changes.items():
+            for key, value in values.items():
+                now = {**earlier, table: {**earlier[table], key: value}}
+                refusal = pytest.raises(ConfigError, match=rf"{table}\.{key} = {earlier[table][key]} \(now {value}\)")
+                with refusal if refused else nullcontext():
+                    PRETRAINING.check_same(tmp_path, earlier, now)
 
 
 @pytest.mark.deep
@@ -764,6 +829,7 @@ def test_every_seed_is_validated_on_the_same_pairs_masks_and_random_responses(
         pretrain(recipe)
         same = PairBatches(pairs.first(20), subwords, recipe, VALID_SEED)
         expected = validate(pretraining_network(load_backbone(tiny_backbone), seed), same, CPU)
+        assert expected["loss"] == pytest.approx(expected["masked_lm_loss"] + expected["next_utterance_loss"])
         assert records(tmp_path / str(seed))[-1]["valid"] == pytest.approx(expected, rel=1e-5)
 
 

@@ -138,6 +138,7 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
                 losses.append(np.log(np.exp(total - total[best.index(right)]).sum()))
         return float(np.mean(losses))
 
+    assert step.n_negatives == 3
     step, batch = replace(step, n_negatives=1), list(enumerate(examples))
     found = [example.response in search(example) for _, example in batch]
     assert 1 < sum(found) < len(batch)

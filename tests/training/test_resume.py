@@ -21,8 +21,9 @@ from torch import Tensor
 
 import polyrank
 from convert_models import BATCH, CORPUS, POLICY, TINY, make
+from polyrank.config.recipe import Recipe
 from polyrank.config.schedules import ConstantSchedule, LinearSchedule
-from polyrank.config.train import NetworkTraining
+from polyrank.config.train import NetworkTraining, TrainConfig
 from polyrank.errors import ArtifactError, ConfigError, DivergedError, UsageError
 from polyrank.loading.recipes import resolve_recipe
 from polyrank.models import Convert, new_model
@@ -37,11 +38,18 @@ from polyrank.training import FitResult, fit_together, loop
 from polyrank.training.batches import BatchOrder
 from polyrank.training.checkpoints import load_checkpoint, read_progress, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
+from polyrank.training.data import examples_digest
 from polyrank.training.inputs import InBatch, Positions
 from polyrank.training.learner import Learner, Loss
 from polyrank.training.pretraining.run import PRETRAINING
 from polyrank.training.run import TRAINING
-from polyrank.training.run_document import RECIPE, check_same_inputs, run_document
+from polyrank.training.run_document import (
+    RECIPE,
+    backbone_digest,
+    check_same_inputs,
+    read_run_recipe,
+    run_document,
+)
 from polyrank.training.run_folder import RunKind
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import InBatchStep
@@ -409,6 +417,32 @@ def test_a_run_does_not_mix_two_backbones(
     document(tmp_path / "run")  # checkpoints hold what a finished run needs
 
 
+def test_a_run_does_not_mix_two_teachers(tmp_path: Path, tiny_backbone: Path) -> None:
+    """Examples on disk have another digest than in memory, so these two are not compared."""
+
+    def document(resumed: Path | None = None, examples: Any = EXAMPLES, **data: Any) -> dict[str, Any]:
+        plan = resolve_recipe(
+            {
+                "model": {"kind": "bi", "backbone": str(tiny_backbone)},
+                "output": str(tmp_path / "run"),
+                "train": {"method": {"kind": "distill", "teacher": str(teacher)}},
+                "data": data,
+            },
+            resume=True,
+        )
+        return run_document(plan, examples, resumed=resumed)
+
+    teacher = tmp_path / "teacher"
+    save_model(teacher, *new_model(SMALL, POLICY, seed=2, sample=(), corpus=CORPUS))
+    first = document()
+    assert first["inputs"]["the loss"] == "polyrank's"
+    write_file(tmp_path / "run" / RECIPE.file, seal(first, RECIPE))
+    document(tmp_path / "run", EXAMPLES[1:], train="train.jsonl", cache=str(tmp_path / "cache"))
+    save_model(teacher, *new_model(SMALL, POLICY, seed=3, sample=(), corpus=CORPUS), replace=True)
+    with pytest.raises(ConfigError, match=rf"{teacher} changed since .*run was started"):
+        document(tmp_path / "run")
+
+
 @pytest.mark.parametrize(("network", "mixes"), [("retriever", False), ("reranker", True)])
 def test_the_layers_of_each_network_decide_about_its_own_backbone(
     tmp_path: Path, tiny_backbone: Path, network: str, mixes: bool
@@ -438,11 +472,66 @@ def test_the_layers_of_each_network_decide_about_its_own_backbone(
         document(tmp_path / "run")
 
 
+def test_every_field_of_an_example_counts_for_its_digest() -> None:
+    one = Example(("hi", "my wifi"), ("yes", "no"), (0,), background=("a fact",))
+    others = [
+        dataclasses.replace(one, **{name: value})
+        for name, values in {
+            "context": [("hi",), ("my wifi", "hi"), ("hi my wifi",)],
+            "candidates": [("yes",), ("no", "yes"), ("yes", "no", "")],
+            "relevant": [(1,), (0, 1)],
+            "background": [(), ("another fact",), ("a fact", "")],
+        }.items()
+        for value in values
+    ]
+    lists = [[one], *([other] for other in others), [one, one], [one, others[0]], [others[0], one]]
+    digests = [examples_digest(each) for each in lists]
+    assert len({*digests}) == len(lists)
+    assert examples_digest([dataclasses.replace(one)]) == digests[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "of_words", "of_all"),
+    [
+        ("tokenizer.json", True, True),
+        ("vocab.txt", True, True),
+        ("model-1.safetensors", False, True),
+        ("model-2.safetensors", False, True),
+        ("README.md", False, False),
+    ],
+)
+def test_a_backbones_digest_is_of_its_vocabulary_and_perhaps_of_all_weights(
+    tmp_path: Path, file: str, of_words: bool, of_all: bool
+) -> None:
+    for name in ("tokenizer.json", "vocab.txt", "model-1.safetensors", "model-2.safetensors", "README.md"):
+        (tmp_path / name).write_text(name)
+    before = [backbone_digest(tmp_path, with_weights=all_) for all_ in (False, True)]
+    (tmp_path / file).write_text("another")
+    after = [backbone_digest(tmp_path, with_weights=all_) for all_ in (False, True)]
+    assert [one != other for one, other in zip(before, after, strict=True)] == [of_words, of_all]
+
+
 def test_only_two_known_digests_can_differ(tmp_path: Path) -> None:
     """Some models have none before they are opened."""
     check_same_inputs({"a": "1", "b": "", "c": "3"}, {"a": "", "b": "2", "d": "4"}, tmp_path)
     with pytest.raises(ConfigError, match=r"b changed since .* was started: from 1 to 2;"):
         check_same_inputs({"a": "1", "b": "1"}, {"a": "1", "b": "2"}, tmp_path)
+
+
+def test_a_runs_recipe_has_the_defaults_of_newer_settings_and_must_be_valid(tmp_path: Path) -> None:
+    plan = resolve_recipe({"model": {"kind": "convert"}, "output": str(tmp_path), "train": {"lr": 0.25, "epochs": 7}})
+    tables = run_document(plan, EXAMPLES, resumed=None)
+    assert read_written(tmp_path, tables) == plan.recipe
+    older = {name: value for name, value in tables["train"].items() if name not in ("epochs", "minutes")}
+    assert read_written(tmp_path, {**tables, "train": older}).train.epochs == TrainConfig().epochs
+    message = r"recipe\.json is not valid in this version \(train\.lr = -1\.0 must be at least 0\); start again with"
+    with pytest.raises(ConfigError, match=message):
+        read_written(tmp_path, {**tables, "train": {**older, "lr": -1}})
+
+
+def read_written(folder: Path, tables: dict[str, Any]) -> Recipe:
+    write_file(folder / RECIPE.file, seal(tables, RECIPE))
+    return read_run_recipe(folder)
 
 
 def test_a_start_inside_the_run_is_replaced_by_the_run(tmp_path: Path) -> None:

@@ -445,6 +445,17 @@ def test_the_best_version_is_the_first_with_the_highest_recall(tmp_path: Path) -
     assert [(row["step"], row["epoch"], row["valid"]["R@1"]) for row in rows][:2] == [(1, 0.5, 0.2), (2, 1.0, 0.5)]
 
 
+def test_the_best_version_by_loss_is_the_first_with_the_lowest(tmp_path: Path) -> None:
+    trained = Trained(tmp_path, figures((1.0, 0.2), (0.5, 0.1), (0.5, 0.9), (0.75, 0.9), (0.25, 0.0)))
+    learner = dataclasses.replace(trained.trainee.learner, best_by="loss")
+    trainee, stale = TrainState(learner, n_steps=10), []
+    for step in range(1, 6):
+        trainee.validate(step, {"epoch": 1.0})
+        stale.append(trainee.n_stale)
+    assert [kept["loss"] for kept in trained.kept] == [1.0, 0.5, 0.25]
+    assert (trainee.best_step, stale) == (5, [0, 0, 1, 2, 0])
+
+
 def test_a_recall_of_zero_is_better_than_no_validation(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((1.0, 0.0)))
     trained.trainee.validate(3, {"epoch": 1.0})

@@ -108,8 +108,21 @@ def test_each_kind_learns_the_toy_task(
 @pytest.mark.deep
 def test_two_runs_are_bit_equal_and_seeds_differ(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     train(recipe(task, tiny_backbone, tmp_path / "a", batch_size=24))
-    results = train(recipe(task, tiny_backbone, tmp_path / "seeds", batch_size=24, seeds=(1, 2)))
+    plan, said = recipe(task, tiny_backbone, tmp_path / "seeds", batch_size=24, seeds=(1, 2)), list[str]()
+    reported: dict[int, list[Any]] = {1: [], 2: []}
+    results = train(
+        plan,
+        report=lambda seed, r: reported[seed].append((r["step"], r.get("loss"), r.get("valid"))),
+        notify=said.append,
+    )
     assert [r.seed for r in results] == [1, 2]
+    kept = [load_model(result.model) for result in results]
+    assert [model.metadata["seed"] for model in kept] == [1, 2]
+    assert [model.metadata["recipe"]["train"]["batch_size"] for model in kept] == [24, 24]
+    n_weights = sum(parameter.numel() for parameter in kept[0].model.parameters())
+    for seed in (1, 2):
+        assert reported[seed] == losses(tmp_path / "seeds" / f"seed-{seed}")
+        assert any(line.startswith(f"seed {seed}: {n_weights:,} parameters on ") for line in said)
     assert losses(tmp_path / "seeds" / "seed-1") == losses(tmp_path / "a")
     assert weights(tmp_path / "seeds" / "seed-1") == weights(tmp_path / "a")
     assert weights(tmp_path / "seeds" / "seed-2") != weights(tmp_path / "a")
@@ -374,6 +387,7 @@ def test_negatives_follow_every_setting_of_the_recipe(sources: Any, tmp_path: Pa
     allowed = {text for source in sources for text in texts_of[source]}
     for n in (1, 6, 9):
         assert all(len(row) == len({*row} & allowed) == n for row in lists(n=n))
+    assert all({*row} <= {*texts_of[sources[0]]} for row in lists())  # the first source has enough
     drawn, fixed = lists(), lists(redraw=False)
     assert len({*map(tuple, drawn)}) == 3
     assert fixed == [drawn[0]] * 3
@@ -391,13 +405,15 @@ def test_given_negatives_need_lists(tiny_backbone: Path, tmp_path: Path) -> None
 
 
 def test_unused_given_candidates_are_reported(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
-    rows = [{"context": [f"hi {i}"], "candidates": [f"thanks {i}", "no"], "relevant": [0]} for i in range(3)]
+    rows = [
+        {"context": [f"hi {i}"], "candidates": [f"thanks {i}", "no"][: 2 - i // 2], "relevant": [0]} for i in range(3)
+    ]
     task = {"train": write_rows("lists.jsonl", rows)}
     for number, changes in enumerate(({}, {"negatives": {"sources": ["given"]}})):
         said: list[str] = []
         plan = recipe(task, tiny_backbone, tmp_path / str(number), epochs=1)
         train(dataclasses.replace(plan, train=from_dict(TrainConfig, changes, "train", plan.train)), notify=said.append)
-        assert any("3 of 3 training examples come with wrong candidates" in line for line in said) == (not changes)
+        assert any("2 of 3 training examples come with wrong candidates" in line for line in said) == (not changes)
 
 
 def test_another_pairs_right_answer_to_the_context_is_not_a_negative(tiny_backbone: Path) -> None:
@@ -424,6 +440,7 @@ def test_another_pairs_right_answer_to_the_context_is_not_a_negative(tiny_backbo
     settings = TrainConfig(negatives=NegativesConfig(sources=("given",)))
     step = make_step([ranker], settings, data, device=CPU, seed=1, folder=Path())
     torch.testing.assert_close(loss_of(step, batch), torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)
+    make_step([ranker], TrainConfig(), [data[0], data[4]], device=CPU, seed=1, folder=Path())  # two contexts
 
 
 def test_in_batch_smoothing_is_over_the_wrong_columns(tiny_backbone: Path) -> None:
@@ -458,9 +475,12 @@ def test_a_pool_needs_one_more_response_than_negatives(tiny_backbone: Path, tmp_
 def test_validation_and_saving_use_the_current_weights(tiny_backbone: Path, tmp_path: Path) -> None:
     """Weights have changed since the last validation, so its candidate vectors must not be reused."""
     examples = [Example((f"my {word}",), ("wifi", "bill", "router"), (i,)) for i, word in enumerate(("bill", "red"))]
-    config = BiConfig(backbone=str(tiny_backbone), reduction="mean", shared_towers=True)
-    settings, metadata = TrainConfig(), {"seed": 4}
+    config = BiConfig(backbone=str(tiny_backbone), reduction="mean", shared_towers=True, projection_dim=16)
+    settings, metadata = TrainConfig(dropout=0.3, new_dropout=0.4), {"seed": 4}
     ranker = new_ranker(plan_of(config, settings), examples, precision="fp32", seed=1, device=CPU)
+    assert {module.p for module in ranker.model.modules() if isinstance(module, torch.nn.Dropout)} == {0.3}
+    assert ranker.model.context_tower.dropout == 0.4  # type: ignore[union-attr]  # before the projection
+    assert [ranker.length(example) for example in examples] == [4, 4]  # with both special tokens
     reported: list[Any] = []
     learner = make_learner(
         ranker,

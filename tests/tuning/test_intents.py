@@ -723,8 +723,10 @@ def test_the_commands(
     figures = json.loads(made.stdout)
     assert (figures["n_train"], figures["n_dev"], figures["n_test"], len(figures["seeds"])) == (24, 3, 3, 2)
     assert figures["out_of_scope"]["n_out_of_scope"] == 1
-    shown = run("intents", "train", tmp_path / "all.jsonl", "--encoder", models["convert"], "-o", tmp_path / "d")
+    shown = run("intents", "train", tmp_path / "all.jsonl", "--encoder", models["convert"], "-o", tmp_path / "d",
+                "--few-shot", "2")  # fmt: skip
     assert "test accuracy" in shown.stdout
+    assert " 6 train, " in shown.stdout
     assert "rejecting scores below" in shown.stdout
     piped = CliRunner().invoke(
         app, ["intents", "predict", str(tmp_path / "c"), "-k", "2"], input="my wifi is down\n\nthe light is red\n"
