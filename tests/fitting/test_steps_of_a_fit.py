@@ -16,11 +16,13 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import torch
 
 import polyrank
 from polyrank import RunResult, Tuning
 from polyrank.cli.training import TrainingDisplay
 from polyrank.data import split
+from polyrank.errors import UsageError
 from polyrank.fitting.budget import Budget, make_clock
 from polyrank.fitting.data import FitData, make_parts, part_files, read_parts, repeated_share
 from polyrank.fitting.fit import FitRun
@@ -653,3 +655,9 @@ def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
         assert other["threshold"]["chosen"]["coverage"] > 0.5
         reasons = [[one["reasons"] for one in found["test"]["answers"]] for found in (report, other)]
         assert reasons[0] != reasons[1]
+        with polyrank.open(tmp_path) as replies:
+            assert (len(replies), replies.scorer.fingerprint) == (1, ranker.fingerprint)
+        if not torch.cuda.is_available():
+            run.device = "cuda"
+            with pytest.raises(UsageError, match="device 'cuda' is not available on this machine"):
+                run.finish("data", 0.02)  # as everything else, the index is made there

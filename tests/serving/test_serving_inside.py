@@ -723,7 +723,14 @@ def test_explanations(client: TestClient, index: Path) -> None:
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "text")
         assert refused.json()["error"]["message"] == "send either the reply's text or its id"
     whole = {"context": ["a" * 200, "b" * 100], "background": ["c" * 200], "text": "d" * 100}
+
+    def tokens_so_far() -> float:
+        (found,) = re.findall(r'polyrank_tokens_total\{operation="explain"\} (\S+)', client.get("/metrics").text)
+        return float(found)
+
+    before = tokens_so_far()
     post(client, "/v1/explain", **whole)
+    assert tokens_so_far() - before == 16 * (53 + 28 + 53 + 28 + 600 // 200)  # four characters a token, and three
     for name, more in (("context", ["a" * 200, "b" * 101]), ("background", ["c" * 201]), ("text", "d" * 101)):
         refused = client.post("/v1/explain", json=whole | {name: more})
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "context")
@@ -951,6 +958,7 @@ def test_the_description_names_errors_and_keys(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     assert not [path for path in document["paths"] if path.startswith("/page")]  # for browsers
     assert list(document["paths"]["/"]) == ["post"]
+    assert "TextList" not in json.dumps(document)  # a name of the code
     shapes = {"/v1/respond": "ErrorAnswer", "/v2/embed": "CohereError", "/rerank": "CohereError", "/embed": "TeiError"}
     for path, methods in document["paths"].items():
         for operation in methods.values():

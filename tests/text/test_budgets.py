@@ -536,6 +536,17 @@ def test_a_budget_of_a_pair_leaves_a_token_of_each_text(subwords: Subwords) -> N
             else:
                 with pytest.raises(ConfigError, match=f"{name} = 10 leaves too few tokens after a prompt of 5 tokens"):
                     TemplateTexts(subwords, policy, 512, pair=pair, segments=(0, 1), max_pair_tokens=80)
+    for name in ("max_context_tokens", "max_candidate_tokens"):  # without a prompt
+        for budget in (4, 5):
+            policy = TextPolicy(**{name: budget})
+            texts = TemplateTexts(subwords, policy, 512, pair=pair, segments=(0, 1), max_pair_tokens=80)
+            if budget == 5:
+                ids, _ = texts.pair_ids(Context(("a b c",)), "x y z")
+                both = {"max_context_tokens": "< c | | x y z |", "max_candidate_tokens": "< a b c | | x |"}
+                assert shown(texts, ids) == both[name]
+            else:
+                with pytest.raises(ConfigError, match="4 tokens leave none after the 4 of a pair's template; raise"):
+                    texts.pair_ids(Context(("a",)), "x")
 
 
 @pytest.mark.parametrize(("most", "expected"), [(0, "< p c |"), (1, "< p b | c |"), (9, "< p a | b | c |")])

@@ -177,7 +177,7 @@ class CandidatesAnswer(BaseModel):
 class ScoreRequest(Background):
     """Scores for candidates, in their order."""
 
-    candidates: TextList = Field(description="TextList to score.", examples=[["restart the router", "pay the bill"]])
+    candidates: TextList = Field(description="Texts to score.", examples=[["restart the router", "pay the bill"]])
 
 
 class ScoreAnswer(BaseModel):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.models import TextPolicy
-from polyrank.errors import ArtifactError
+from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
 from polyrank.text.messages import MessageTexts
 from polyrank.text.policy import BackboneTexts, check_prefixes
@@ -48,9 +48,14 @@ class TemplateTexts(BackboneTexts):
         """Context and candidate between their boundary tokens, and the segments.
 
         As in its own library, a pair that is too long loses tokens of the longer text, but none of the prompt.
+
+        Raises:
+            ConfigError: the template fills the budget of a text.
         """
         n_special, n_prompt = sum(map(len, self.pair)), len(self.subwords.encode(self.prompts[0]))
         budget = self.max_pair_tokens - n_special
+        if n_special >= (least := min(self.policy.max_context_tokens, self.policy.max_candidate_tokens)):
+            raise ConfigError(f"{least} tokens leave none after the {n_special} of a pair's template; raise the limit")
         left = self._context(context, min(budget, self.policy.max_context_tokens - n_special))
         whole = self.subwords.encode(self.prompts[1] + candidate)
         most = min(self.policy.max_candidate_tokens - n_special, max(budget - len(left), (budget - n_prompt) // 2))

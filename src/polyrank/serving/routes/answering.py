@@ -86,7 +86,7 @@ async def explain(payload: ExplainRequest, request: Request, server: CurrentServ
     if (n := sum(map(len, [*context.turns, *context.background, text]))) > server.limits.characters:
         refuse_size("context", n, "characters in all", server.limits.characters, "the last turns")
     # some methods score once per token, others once
-    n_tokens = 16 * server.tokens(name, [*context.turns, text], "context")
+    n_tokens = 16 * server.tokens(name, [*context.turns, *context.background, text], "context")
     task = ExplainTask(context, text, None if passing is None else str(passing))
     (explanation,) = (await server.compute(name, [task], [n_tokens])).values
     return merge_response({"model": name}, explanation)
