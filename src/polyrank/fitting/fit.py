@@ -373,8 +373,7 @@ class FitRun:
             threshold["problem"] = str(error)
         ranker.figures = {**ranker.figures, "threshold": threshold}
         ranker.save(self.folder / "ranker", replace=True)
-        model = self._opened(str(self.folder / "ranker"))
-        build_index(self.folder / FITTED, model, self.data.replies, overwrite=True)
+        build_index(self.folder / FITTED, self._opened(str(self.folder / "ranker")), self.data.replies, overwrite=True)
         settings = {**self.settings, "ranker": ranker.fingerprint}
         test = self.journal.recall("test", settings, lambda: self._tested(ranker))
         last = ranked_last(self.data.lists, tuning.held_out.reciprocal_rank.tolist())[:20]
