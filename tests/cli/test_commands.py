@@ -147,7 +147,10 @@ WITHOUT_DIALOGUES = (
         ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
         *((f"{command} --overwrite", "replies.jsonl already exists and is read by this command")
           for command in OVER_AN_INPUT),
-        ("evaluate bm25 DIALOGUES --speaker nobody", "nobody"),
+        *((f"{command} --speaker nobody", "nobody")
+          for command in ("evaluate bm25 DIALOGUES", "mine DIALOGUES --from bm25 -o OUT", "split DIALOGUES -o OUT",
+                          "import replies DIALOGUES -o OUT --from-dialogues",
+                          "export shipped:convert --to int8 --check --valid DIALOGUES")),
         *((f"{command} --speaker {name}", f"speaker '{name}' applies only to dialogues")
           for command in WITHOUT_DIALOGUES for name in ("agent", "*")),
         ("mine LISTS --from shipped:convert -o OUT --margin 1", "--margin 1 applies to a re-ranker's scores; name it"),
@@ -342,12 +345,16 @@ def test_negatives_are_mined_from_the_ranks_and_by_the_seed(tmp_path: Path) -> N
     rows = [{"context": [" ".join([*words, "please"])], "response": "restart it"}]
     rows += [{"context": [f"question {n}"], "response": " ".join(words[:n])} for n in range(1, 6)]
     rows += [{"context": [f"other {n}"], "response": f"answer {n}"} for n in range(50)]
+    rows += [{"context": 3}]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     ranked = [" ".join(words[:n]) for n in (5, 4, 3, 2, 1)]
 
+    out = tmp_path / "out.jsonl"
+    command = ("mine", tmp_path / "pairs.jsonl", "--from", "bm25", "-o", out)
+    assert "pairs.jsonl:57: " in refusal(*command)
+
     def mined(*options: str) -> list[str]:
-        out = tmp_path / "out.jsonl"
-        made = invoke("mine", tmp_path / "pairs.jsonl", "--from", "bm25", "-o", out, "--overwrite", *options)
+        made = invoke(*command, "--overwrite", "--skip-bad", *options)
         assert made.exit_code == 0, made.exception
         row = json.loads(out.read_text("utf-8").splitlines()[0])
         assert (row["candidates"][0], row["relevant"]) == ("restart it", [0])

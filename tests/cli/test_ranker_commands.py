@@ -51,6 +51,12 @@ def test_info_shows_the_terms_and_their_weights(folder: Path) -> None:
         ("words", {"match": 0.1, "earlier": 0.2, "overlap": 0.3, "echo": -0.4}),
     ]
     assert shown["threshold"] == {"measure": "margin", "threshold": 1e-6}
+    assert [term["name"] for term in shown["terms"]][:1] == ["shipped:convert"]
+    assert shown["terms"][0]["fingerprint"] == polyrank.load("shipped:convert").fingerprint
+    ranker = polyrank.load(folder / "best")
+    assert isinstance(ranker, polyrank.Ranker)
+    assert (shown["n_retrieved"], shown["figures"]) == (ranker.n_retrieved, ranker.figures)
+    assert "scale" in shown
     table = run("info", folder / "best")
     for word in ("ranker, fingerprint", "shipped:convert", "score 0.25", "earlier 0.2, echo -0.4, match 0.1"):
         assert word in table

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -192,10 +193,19 @@ def test_candidates_that_match_are_listed_up_to_the_limit(index: Path) -> None:
 def test_a_confidence_may_be_below_zero(
     confidence: float, shown: float | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ranked = (Ranked("a", "yes", -1.0), Ranked("b", "no", -2.0, {"x": 1}, {"retriever": 1.0}))
-    _print_answer(Context("hi"), Answer(ranked, confidence, True, exact=True, n_scored=2, ways=("all",)), "m")
-    row = json.loads(capsys.readouterr().out)
+    slots = {"order": "7", "date": None}
+    filled = Ranked("c", "7 by {date}", -3.0, template="{order} by {date}", slots=slots)
+    ranked = (Ranked("a", "yes", -1.0), Ranked("b", "no", -2.0, {"x": 1}, {"retriever": 1.0}), filled)
+    answer = Answer(ranked, confidence, True, exact=False, n_scored=2, ways=("all", "many"), notes=("one", "two"))
+    _print_answer(Context(("hi", "you")), answer, "m")
+    printed = capsys.readouterr()
+    row = json.loads(printed.out)
     assert (row["confidence"], row["abstained"], row["n_scored"]) == (shown, True, 2)
+    assert (row["context"], row["exact"], row["ways"]) == (["hi", "you"], False, ["all", "many"])
+    assert printed.err.splitlines() == ["one", "two"]
+    last = row["results"].pop()
+    assert last == {"id": "c", "text": filled.text, "score": -3.0, "metadata": {}, "template": filled.template,
+                    "slots": slots}  # fmt: skip
     assert [(one["id"], one["metadata"], one.get("stages")) for one in row["results"]] == [
         ("a", {}, None), ("b", {"x": 1}, {"retriever": 1.0}),
     ]  # fmt: skip
@@ -494,6 +504,15 @@ def test_the_longest_bar_may_be_against_a_reply(capsys: pytest.CaptureFixture[st
     assert [(line.split()[2], line.count("█")) for line in lines] == [("+2.000", 6), ("-4.000", 12), ("+0.000", 0)]
 
 
+def test_parts_of_an_explanation_are_titled_by_their_place_and_weight(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = polyrank.explain(Moods(), ["good"], "yes")
+    inner = replace(whole, parts={"second": replace(whole, weight=2.0)}, weight=0.12345)
+    _draw(make_console(highlight=False), replace(whole, parts={"first": inner, "third": whole}), "yes")
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    titles = [words[1] for words in lines if words[:1] == ["1.0000"]]
+    assert titles == ["yes", "first (weight 0.1235)", "first: second (weight 2)", "third"]
+
+
 def test_a_context_takes_the_place_of_a_query() -> None:
     assert _context({"query": "a"}) == Context("a")
     assert _context({"query": "a", "context": ["b", "c"]}) == Context(["b", "c"])
@@ -699,7 +718,12 @@ def test_an_index_that_has_moved_with_its_model_is_added_to(tiny_encoders: dict[
     (tmp_path / "more.txt").write_text("never\n", "utf-8")
     command = ["index", "add", str(tmp_path / "new" / "index"), str(tmp_path / "more.txt")]
     assert "does not exist" in str(CliRunner().invoke(app, command).exception)
-    assert "added 1, now 4 candidates" in run(*command, "--model", tmp_path / "elsewhere" / "model").stderr
+    moved = tmp_path / "elsewhere" / "model"
+    assert "added 1, now 4 candidates" in run(*command, "--model", moved).stderr
+    for name in ("respond", "explain"):
+        asked = [name, str(tmp_path / "new" / "index"), "yes or no"]
+        assert "does not exist" in str(CliRunner().invoke(app, asked).exception)
+        assert run(*asked, "--model", moved).stdout
 
 
 def test_replies_that_users_took_count_too(tmp_path: Path) -> None:

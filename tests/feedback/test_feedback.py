@@ -598,12 +598,23 @@ def test_figures_by_hand() -> None:
 
 
 def test_a_report_counts_replies_by_rank_and_requests_by_week(tmp_path: Path) -> None:
-    table = ["rank shown taken edited accepted (%)", "1 2 1 0 50.0", "2 1 0 0 0.0"]
-    table += ["week n taken edited refused unanswered accepted (%) MRR", "2026-W02 2 1 0 1 0 50.0"]
+    table = [
+        "rank shown taken edited accepted (%)",
+        "1 2 0 0 0.0 (0.0-65.8)",
+        "2 1 1 0 100.0 (20.7-100.0)",
+        "3 1 0 0 0.0",
+    ]
+    table += ["week n taken edited refused unanswered accepted (%) MRR", "2026-W02 2 1 0 1 0 50.0 (9.5-90.5) 0.500"]
+    table += ["model n taken edited refused unanswered accepted (%) MRR", "my-run/model (ffffffffffff) 1 1 0 0 0 100.0"]
+    table += ["[red]bi (ffffffffffff) 1 0 0 1 0 0.0 (0.0-79.3)"]
+    table += [
+        "2 requests: 1 taken, 0 edited, 1 refused, 0 unanswered; accepted 50.0 (9.5-90.5)%; MRR of used replies 0.500"
+    ]
     with FeedbackStore(tmp_path / "feedback.db") as store:
-        store.record(SHOWN, replace(TAKEN, reply_id="a"), replace(SHOWN, request_id="r2", replies=REPLIES[:1]))
+        store.record(SHOWN, TAKEN, replace(SHOWN, request_id="r2", replies=REPLIES[:1], model="[red]bi"))
         store.record(Outcome("r2", "refused"))
-    printed = CliRunner().invoke(app, ["feedback", "report", str(tmp_path / "feedback.db")]).stdout
+    command = ["feedback", "report", str(tmp_path / "feedback.db")]
+    printed = CliRunner().invoke(app, command, env={"COLUMNS": "120"}).stdout
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert all(any(line.startswith(row) for line in lines) for row in table), lines
 

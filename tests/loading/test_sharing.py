@@ -79,6 +79,7 @@ def test_a_pushed_model_is_loaded_by_its_name_and_pushed_from_python(
     pushed = run("push", model, "hf:me/support", "--private")
     assert pushed.returncode == 0, pushed.stderr
     assert f"{hub.url}/me/support/commit/" in pushed.stderr
+    assert pushed.stderr.endswith("; load it with hf:me/support\n")
     known = hub.files("me/support")
     assert known is not None
     revision, files = known

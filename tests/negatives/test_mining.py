@@ -362,7 +362,9 @@ def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: d
     task = {"train": task["train"]}  # validation would add only time
     for name in ("a", "b", "drawn"):
         changes: dict[str, Any] = {"negatives.sources": ("given", "random")} if name == "drawn" else {}
-        train(recipe(task, tiny_backbone, tmp_path / name, **changes))
+        said: list[str] = []
+        train(recipe(task, tiny_backbone, tmp_path / name, **changes), notify=said.append)
+        assert sum("mining wrong responses for 72 " in line for line in said) == (0 if changes else 2)  # of epochs
         lines = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
         losses.append([r["loss"] for r in map(json.loads, lines) if "loss" in r])
     assert losses[0] == losses[1] != losses[2]

@@ -25,7 +25,7 @@ from polyrank.scorers.open import load_stage
 from polyrank.serving.served import REMEMBERED, Served
 from polyrank.serving.tasks import RespondTask, ScoreTask
 from polyrank.training.methods import make_step
-from polyrank.training.ranker import new_ranker, validation_figures
+from polyrank.training.ranker import Ranker, new_ranker, validation_figures
 from polyrank.training.rerank import RerankStep, shortlist
 from two_stages import Summed
 
@@ -159,6 +159,23 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
     assert (loss.item(), figures["n_found"]) == (0, 0)
     loss.backward()
     assert not head.weight.grad.any()
+
+
+@pytest.mark.parametrize(("n_pool", "n_drawn"), [(20_000, 7), (5, 5)])
+def test_the_first_stage_chooses_from_a_part_of_the_responses(
+    n_pool: int, n_drawn: int, trained: dict[str, Any], step: RerankStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the vectors of this part; of 8 responses one is right."""
+    monkeypatch.setattr("polyrank.training.methods.N_POOL", n_pool)
+    one, examples = step.reranker, trained["examples"]
+    ranker = Ranker(one.model, one.texts, CrossScorer(one.model, one.texts), save=lambda path, metadata: None)
+    settings = resolve_recipe(trained["plan"]).recipe.train
+    made = make_step([ranker], settings, examples, device=torch.device("cpu"), seed=1, folder=Path())
+    assert isinstance(made, RerankStep)
+    _, lists = made.prepare([*enumerate(examples)], 0)
+    drawn = {text for texts in lists for text in texts[1:]}
+    assert max(len(texts) for texts in lists) == 1 + n_drawn
+    assert len(drawn) == (n_drawn if n_pool == 5 else 8)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from polyrank.config.checked import from_dict
+from polyrank.config.methods import ListwiseMethod
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.train import NegativesConfig, TrainConfig
@@ -370,6 +371,13 @@ def test_the_recipe_selects_a_batchs_negatives(tiny_backbone: Path, negatives: A
     loss_of(step, list(enumerate(data[:4])))
     n = sum(sizes)  # in one group of texts of similar length or in several
     assert n == n_columns or (negatives and negatives.sources == ("random",) and 4 < n <= n_columns)
+    if negatives is not None:
+        for seed in (1, 2):
+            lists = TrainConfig(method=ListwiseMethod(), batch_size=4, negatives=negatives)
+            step = make_step([ranker], lists, data, device=CPU, seed=seed, folder=Path())
+            wanted = make_negatives([], negatives, data, seed=seed, folder=Path())
+            assert isinstance(step, ListwiseStep)
+            assert step.lists([(5, data[5])], 3) == [["reply 5", *wanted(5, data[5], 3)]]
 
 
 @pytest.mark.parametrize("sources", [("given",), ("random",), ("given", "random"), ("random", "given")])

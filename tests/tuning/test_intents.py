@@ -723,6 +723,7 @@ def test_the_commands(
     figures = json.loads(made.stdout)
     assert (figures["n_train"], figures["n_dev"], figures["n_test"], len(figures["seeds"])) == (24, 3, 3, 2)
     assert figures["out_of_scope"]["n_out_of_scope"] == 1
+    assert figures["data"] == "all.jsonl"
     shown = run("intents", "train", tmp_path / "all.jsonl", "--encoder", models["convert"], "-o", tmp_path / "d",
                 "--few-shot", "2")  # fmt: skip
     assert "test accuracy" in shown.stdout
