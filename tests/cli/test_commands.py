@@ -124,11 +124,9 @@ WITHOUT_DIALOGUES = (
         ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),
         ("mine PAIRS -o OUT --from bm25 --ranks 0:3", "ranks 0 to 3 are empty; count from 1 and give the lower rank"),
         ("mine PAIRS -o OUT --from bm25 --ranks 3:2", "ranks 3 to 2 are empty; count from 1 and give the lower rank"),
-        ("mine PAIRS -o OUT --from bm25 --seed -1", "Invalid value for '--seed'"),
-        ("mine PAIRS -o OUT --from bm25 -n 0", "Invalid value for '-n'"),
-        ("tune bm25 --valid LISTS -o OUT --max-lists 0", "for '--max-lists'"),
-        ("tune bm25 --valid LISTS -o OUT --catalogue 0", "for '--catalogue'"),
-        ("intents train LISTS -o OUT --few-shot 0", "for '--few-shot'"),
+        ("fit DIALOGUES -o OUT --ms 0", "30 minutes, 0.0 ms, 1 trainings at once; give numbers above 0"),
+        ("fit DIALOGUES -o OUT --minutes 2.5 --ms 0", "2.5 minutes, 0.0 ms, 1 trainings at once"),
+        ("fit DIALOGUES -o OUT --minutes 0.1 --replies nowhere.txt", "nowhere.txt: no such file"),
         ("import corpus pairs LISTS -o OUT --part valid", "`part` does not apply to pairs; leave it out"),
         ("import corpus pairs LISTS -o OUT --as-released", "`as_released` does not apply to pairs; leave it out"),
         ("import corpus dstc7-candidates LISTS -o OUT --part valid", "dstc7-candidates only has --overwrite"),
@@ -170,6 +168,54 @@ def test_refusals_name_the_cause(
     names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues", "replies")}
     words = [str(names.get(word, word)) for word in arguments.split()]
     assert problem in " ".join(refusal(*words).split())
+    assert list(tmp_path.iterdir()) == []
+
+
+OUT_OF_RANGE = (
+    "mine PAIRS -o OUT --from bm25 --seed -1",
+    "mine PAIRS -o OUT --from bm25 -n 0",
+    "mine PAIRS -o OUT --from bm25 --limit 0",
+    "tune bm25 --valid LISTS -o OUT --max-lists 0",
+    "tune bm25 --valid LISTS -o OUT --catalogue 0",
+    "tune bm25 --valid LISTS -o OUT --ms -1",
+    "tune bm25 --valid LISTS -o OUT --precision 1.1",
+    "fit DIALOGUES -o OUT --minutes 0",
+    "fit DIALOGUES -o OUT --precision -0.1",
+    "intents train LISTS -o OUT --few-shot 0",
+    "intents train LISTS -o OUT --seeds 0",
+    "intents predict OUT hi -k 0",
+    "split PAIRS -o OUT --candidates 1",
+    "split PAIRS -o OUT --valid 1.1",
+    "split PAIRS -o OUT --test -0.1",
+    "split PAIRS -o OUT --seed -1",
+    "import replies DIALOGUES -o OUT --from-dialogues --min-count 0",
+    "import replies DIALOGUES -o OUT --from-dialogues --top 0",
+    "evaluate bm25 LISTS --limit 0",
+    "evaluate bm25 LISTS --max-context-tokens 3",
+    "rank bm25 hi REPLIES --max-candidate-tokens 3",
+    "rank bm25 hi REPLIES --top 0",
+    "rank bm25 hi REPLIES --threads 0",
+    "respond INDEX hi -k 0",
+    "explain INDEX hi --words -1",
+    "index list INDEX --limit 0",
+    "index compact INDEX --wait -1",
+    "bench respond bm25 -n 0",
+    "serve bm25 --port 65536",
+    "serve bm25 --port -1",
+    "serve bm25 --threads 0",
+    "train PAIRS --threads 0",
+)
+
+
+def test_numbers_out_of_range_are_refused_by_the_name_of_their_option(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"INDEX": files / "index", "OUT": tmp_path / "out"}
+    names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues", "replies")}
+    for line in OUT_OF_RANGE:
+        words = [str(names.get(word, word)) for word in line.split()]
+        assert f"Invalid value for '{words[-2]}'" in refusal(*words), line
     assert list(tmp_path.iterdir()) == []
 
 
