@@ -25,7 +25,8 @@ if [[ ! -e $MODEL ]]; then
   rm -r "$WORK/parts" "$WORK/$RELEASE.zip" "$WORK/unpacked"
 fi
 NAME=${NAME:-base}
-START=$MODEL NAME=$NAME SETTINGS=${SETTINGS:-train.lr=5e-5} MODELS=${MODELS:-untuned bi poly-16 poly-64 poly-360 cross} \
+MODELS=${MODELS-untuned bi poly-16 poly-64 poly-360 cross} # empty: only what TUNE asks for
+[[ -z $MODELS ]] || START=$MODEL NAME=$NAME MODELS=$MODELS SETTINGS=${SETTINGS:-train.lr=5e-5} \
   SETS=${SETS:-ubuntu-irc convai2-valid} bash runs/real.sh
 
 . runs/corpora.sh
