@@ -139,8 +139,15 @@ def test_a_seed_orders_conversations_of_equal_time(tmp_path: Path) -> None:
 def test_conversations_without_a_time_are_drawn_and_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", [*timed(range(20)), chat(90), chat(91, time=None)])
     said: list[str] = []
-    assert split(path, notify=said.append).by == "id"
+    parts = split(path, notify=said.append)
+    assert parts.by == "id"
     assert "2 of 22 conversations have no time" in said[-1]
+    for part in (parts.train, parts.valid, parts.test):  # a part has times if each of its conversations has one
+        names = [conversation.id for conversation in part.conversations]
+        hours = [START.replace(tzinfo=UTC) + timedelta(hours=int(name.removeprefix("chat-"))) for name in names]
+        is_timed = not {"chat-90", "chat-91"} & {*names}
+        assert part.times == ((min(hours), max(hours)) if is_timed else None)
+    assert {part.times is None for part in (parts.train, parts.valid, parts.test)} == {True, False}
     with pytest.raises(DataError, match="2 of 22 conversations have no time; give each"):
         split(path, by="time")
 

@@ -144,6 +144,7 @@ def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -
     for name, header in (("1.jsonl", {"model": "k", "seed": "3"}), ("2.jsonl.gz", {"seed": "5"}), ("notes.txt", {})):
         write_scores(tmp_path / "folder" / name, drawn(1, 0.5), **header)
     assert [each.name for each in read_scored([("y", tmp_path / "d"), (None, tmp_path / "d")])] == ["y", "d"]
+    assert [each.name for each in read_scored([("y", tmp_path / "d"), ("y", tmp_path / "d")])] == ["y", "y"]
     inside = read_scored([(None, tmp_path / "folder"), ("x", tmp_path / "folder")])
     assert [(each.name, each.seeds) for each in inside] == [
         ("k", (3,)), ("2.jsonl.gz", (5,)), ("x", (3,)), ("x", (5,))
@@ -329,6 +330,13 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     assert [row["against"]["scores"] for row in rows[1:]] == ["bm25", "bm25"]
     names = ["bm25.jsonl", "high-seed-0.jsonl", "high-seed-2.jsonl", "low-seed-0.jsonl", "low-seed-2.jsonl"]
     assert sorted(path.name for path in scores.iterdir()) == names
+    headers = [read_scores_and_header(scores / name)[1] for name in names]
+    stated = [[header.get(name) for name in ("model", "seed", "data", "precision")] for header in headers]
+    assert stated == [
+        ["bm25", None, "test.jsonl", None],
+        *([model, seed, "test.jsonl", "fp32"] for model in ("high", "low") for seed in ("0", "2")),
+    ]
+    assert [row.get("precision") for row in rows] == [None, "fp32", "fp32"]
     again = json.loads(run("compare", scores, "--json", "--plot", plot).stdout)
     assert plot.read_text("utf-8").startswith("<?xml")
     wanted = {row["name"]: row["metrics"] for row in rows}

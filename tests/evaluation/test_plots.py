@@ -144,6 +144,10 @@ def test_a_comparison_is_drawn_with_the_chosen_metrics(figures: list[Any], tmp_p
         assert done.exit_code == 0, done.output
         drawn = [axes.get_xlabel() for axes in figures[n].axes]
         assert (drawn if options else [drawn[0], ...]) == shown
+    measured = dict.fromkeys(("R@1", "R@2", "R@3", "MRR", "MAP"), 0.5)
+    row = {"name": "m", "n_examples": 9, "n_candidates": 5, "metrics": measured}
+    plot_comparison([row], {}, tmp_path / "x.svg", metrics=["R@2", "R@50", "R@1", "MAP", "MRR", "R@3"])
+    assert [axes.get_xlabel() for axes in figures[-1].axes] == [f"{name} (%)" for name in ("R@2", "R@1", "MAP", "MRR")]
 
 
 def test_a_comparison_without_figures_is_refused(tmp_path: Path, rows: list[Any]) -> None:

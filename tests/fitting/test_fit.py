@@ -471,6 +471,8 @@ def test_trainings_suit_the_data(
         for name, n in (("1/4 of the", len(data.pairs) // 4), ("1/2 of the", len(data.pairs) // 2), ("all", None)):
             recipe = of_parts[f"Bi-encoder of {name} pairs"]
             assert recipe == replace(recipes[0], data=replace(recipes[0].data, max_train=n))
+        for repeated, n in ((0.2, 2), (0.201, 4)):  # a fifth is not more
+            assert planned_trainings(replace(data, repeated=repeated))[0].tables["train"]["epochs"] == n
     for most in (5, 24, 40, 75, 80, 100):  # pairs of a pass
         monkeypatch.setattr("polyrank.fitting.recipes.MAX_PASS", most)
         if planned[0].name == "Bi-encoder":
