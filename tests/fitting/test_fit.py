@@ -74,9 +74,11 @@ def stop_at(step: str, number: int = signal.SIGINT) -> Callable[[Line], None]:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fitted]:
     """A fit that the user stops before the trainings."""
-    folder = tmp_path_factory.mktemp("fit")
+    folder, said = tmp_path_factory.mktemp("fit"), list[str]()
     data = few(folder / "data")
-    return folder, polyrank.fit(data, folder / "support", precision=0.7, show=stop_at("words"))
+    fitted = polyrank.fit(data, folder / "support", precision=0.7, show=stop_at("words"), notify=said.append)
+    assert said[-1] == "stopped; finishing with the best ranker so far; continue with `resume=True`"
+    return folder, fitted
 
 
 @pytest.mark.deep

@@ -119,6 +119,17 @@ def test_replies_that_were_given_once_are_in_the_catalogue_unless_most_were_give
     assert (data.repeated, len(data.replies)) == (2 * n_twice / 16, n_replies)
 
 
+def test_a_fit_tunes_on_a_thousand_lists_and_reads_all_of_the_test(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
+    lists = [{"context": [f"c{i}"], "candidates": [f"a{i}", "b"], "relevant": [0][:i]} for i in range(1_003)]
+    pairs_of_two = [{"context": "c", "response": f"a{i % 2}"} for i in range(4)]
+    for name, rows in (("train", pairs_of_two), ("valid", lists), ("test", lists)):
+        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    data = read_parts(files, None, quiet)
+    assert [one.context for one in data.lists] == [(f"c{i}",) for i in range(1, 1_001)]  # the first has no answer
+    assert len(data.tests) == 1_002
+
+
 @pytest.mark.parametrize(("asks", "answers", "speaker"), [("customer", "bot", "bot"), ("Ann", "Bob", "*")])
 def test_replies_of_every_part_are_of_the_speakers_that_training_has_chosen(
     asks: str, answers: str, speaker: str, tmp_path: Path
