@@ -319,6 +319,9 @@ def test_vectors(client: TestClient, name: str, monkeypatch: pytest.MonkeyPatch)
     packed = post(client, "/v1/embeddings", model="tiny", input="hello hi", encoding_format="base64", dimensions=32)
     (row,) = packed["data"]
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(row["embedding"]), "<f4"), expected[0], atol=1e-5)
+    for n in (0, 32, None):  # clients send 0 for all
+        (row,) = post(client, "/v1/embeddings", model="tiny", input="hello hi", dimensions=n)["data"]
+        np.testing.assert_allclose(row["embedding"], expected[0], atol=1e-5)
     query = post(client, "/v1/embeddings", model="tiny", input="hello hi", input_type="query")
     contexts = encoder.encode_contexts([polyrank.Context(("hello hi",))])[0][:, 0]  # type: ignore[attr-defined]
     np.testing.assert_allclose(query["data"][0]["embedding"], contexts[0], atol=1e-5)
@@ -761,7 +764,8 @@ def test_candidates_are_added_and_removed(client: TestClient) -> None:
     rest = client.get("/v1/candidates", params={"after": page["next"]}).json()
     assert [row["id"] for row in rest["candidates"]] == ["r3", "r4", own, "new/1"]
     assert rest["next"] is None
-    assert [row["id"] for row in client.get("/v1/candidates", params={"q": "bill pay"}).json()["candidates"]] == ["r1"]
+    for words, wanted in (("bill pay", ["r1"]), ("the light", ["r2"]), ("light  the", ["r2"]), ("the none", [])):
+        assert [row["id"] for row in client.get("/v1/candidates", params={"q": words}).json()["candidates"]] == wanted
     found = client.get("/v1/candidates", params={"filter": 'team = "billing"'}).json()
     assert [row["id"] for row in found["candidates"]] == ["r1"]
     reply = post(client, "/v1/respond", context="a green light please", k=100)["results"]
