@@ -25,7 +25,7 @@ if [[ ! -e $MODEL ]]; then
   rm -r "$WORK/parts" "$WORK/$RELEASE.zip" "$WORK/unpacked"
 fi
 NAME=${NAME:-base}
-MODELS=${MODELS-untuned bi poly-16 poly-64 poly-360 cross} # empty: only what TUNE asks for
+MODELS=${MODELS-untuned bi poly-16 poly-64 poly-360 cross} # empty: only what TUNE names
 [[ -z $MODELS ]] || START=$MODEL NAME=$NAME MODELS=$MODELS SETTINGS=${SETTINGS:-train.lr=5e-5} \
   SETS=${SETS:-ubuntu-irc convai2-valid} bash runs/real.sh
 
