@@ -113,7 +113,7 @@ def draw() -> None:
     axes.set_xlim(axes.get_xlim()[0], axes.get_xlim()[1] * 2.5)
     axes.set_ylim(0, 85)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_ylabel("R@1 of 20 on convai2-valid, %, and 95% interval", fontsize=11)
+    axes.set_ylabel("R@1 of 20 on convai2-valid, %", fontsize=11)
     axes.set_xlabel("CPU ms of an answer, one thread, fp32 (log)", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
