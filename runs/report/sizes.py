@@ -77,7 +77,7 @@ def sizes() -> str:
         So take MiniLM on a CPU, the large one with a GPU or if answers may be slow, and ConveRT where memory and time
         are short and texts are like those of its training. R@1 is of convai2-valid (1 of 20), which no shipped model
         was trained on.""",
-        f"""Times: processor time of a whole answer from 2,000 replies in fp32, {machine("sizes/base")}. Memory: the most
+        f"""Times: processor time of a whole answer from 2,000 replies, fp32, {machine("sizes/base")}. Memory: the most
         of the process that made the index and answered. Command: `python runs/sizes.py measure`, after `bash
         runs/base.sh`.""",
     )
