@@ -377,6 +377,7 @@ def test_every_turn_of_convai2_is_a_response_once_and_the_partner_has_the_other_
     ]
 
 
+@pytest.mark.deep
 def test_every_turn_from_the_command_line(tmp_path: Path) -> None:
     source = written(tmp_path / "x.json", json.dumps([item(1, OPTIONS, [option("C", "yes")])]))
     done = run("import", "corpus", "dstc7", source, "--every-turn", "-o", tmp_path / "x.jsonl")

@@ -361,6 +361,7 @@ def test_lengths_apply_to_models_that_support_them(runs: Path, tiny_backbone: Pa
     assert (refused.returncode, "bm25" in refused.stderr) == (2, True)
 
 
+@pytest.mark.deep
 def test_missing_parts_of_a_run_are_reported(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "low", tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "seed-2" / "model")

@@ -231,6 +231,7 @@ def test_replies_read_a_context_once(deep_backbone: Path, tmp_path: Path) -> Non
     assert read == []
 
 
+@pytest.mark.deep
 def test_two_stages_that_are_closed_leave_no_memory(deep_backbone: Path) -> None:
     gc.collect()
     gc.disable()

@@ -161,6 +161,7 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
     assert not head.weight.grad.any()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("n_pool", "n_drawn"), [(20_000, 7), (5, 5)])
 def test_the_first_stage_chooses_from_a_part_of_the_responses(
     n_pool: int, n_drawn: int, trained: dict[str, Any], step: RerankStep, monkeypatch: pytest.MonkeyPatch

@@ -836,6 +836,7 @@ def train_and_allocate(plan: Recipe, file: Path) -> None:
     libc.free(ctypes.c_void_p(block))
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.33"), reason="needs glibc's mallinfo2")
 def test_training_leaves_the_allocator_of_its_process_alone(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
