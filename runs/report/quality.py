@@ -127,9 +127,9 @@ def a_sixth() -> str:
         Bi-encoder {share(read("base-short/convai2-valid/bi"))} (MiniLM {share(read("short/convai2-valid/bi"))}), a
         Poly-encoder of 64 codes {share(read("base-short/convai2-valid/poly-64"))}, a difference of
         {gain(read("base-short/convai2-valid/poly-64")["against"])}; one seed. So also at this size codes make no
-        measurable difference after this few pairs. With what `polyrank tune` adds (words, hubs, both
-        shipped encoders and `shipped:late`) the Bi-encoder has {share(ranker)}, {gain(ranker["against"])}. Command: `NAME=base-short BUDGET=1920 DROPOUT=0.1
-        MODELS="untuned bi poly-64" SETS=convai2-valid TUNE=convai2-valid bash runs/base.sh`.""",
+        measurable difference after this few pairs. With what `polyrank tune` adds (words, hubs, both shipped encoders
+        and `shipped:late`) the Bi-encoder has {share(ranker)}, {gain(ranker["against"])}. Command: `NAME=base-short
+        BUDGET=1920 DROPOUT=0.1 MODELS="untuned bi poly-64" SETS=convai2-valid TUNE=convai2-valid bash runs/base.sh`.""",
     )
 
 
