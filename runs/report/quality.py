@@ -129,7 +129,8 @@ def a_sixth() -> str:
         {gain(read("base-short/convai2-valid/poly-64")["against"])}; one seed. So also at this size codes make no
         measurable difference after this few pairs. With what `polyrank tune` adds (words, hubs, both shipped encoders
         and `shipped:late`) the Bi-encoder has {share(ranker)}, {gain(ranker["against"])}. Command: `NAME=base-short
-        BUDGET=1920 DROPOUT=0.1 MODELS="untuned bi poly-64" SETS=convai2-valid TUNE=convai2-valid bash runs/base.sh`.""",
+        BUDGET=1920 DROPOUT=0.1 MODELS="untuned bi poly-64" SETS=convai2-valid TUNE=convai2-valid bash
+        runs/base.sh`.""",
     )
 
 
