@@ -149,8 +149,8 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     }
 
 
-def draw() -> None:
-    """Draw points with intervals of R@1 and their labels."""
+def plane(highest: int) -> tuple[Any, Any]:
+    """A figure and its axes: percent, from 0 to the highest, against milliseconds on a logarithmic scale."""
     import matplotlib as mpl
 
     from polyrank.evaluation.plots import new_figure
@@ -160,6 +160,16 @@ def draw() -> None:
     axes = figure.subplots()
     axes.grid(which="major", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
+    axes.set_xscale("log")
+    axes.set_ylim(0, highest)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def draw() -> None:
+    """Draw points with intervals of R@1 and their labels."""
+    figure, axes = plane(75)
     fewer = []
     for timed, quality in points():
         if quality is None:
@@ -176,14 +186,10 @@ def draw() -> None:
                       color=colour, fontsize=11, arrowprops=line)  # fmt: skip
         if few:
             fewer.append(f"hollow: {quality['n_examples']} examples, trained on other lists")
-    axes.set_xscale("log")
     axes.set_xlim(right=axes.get_xlim()[1] * 1.1)
-    axes.set_ylim(0, 75)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylabel("R@1 of 100 on star, %, and 95% interval", fontsize=11)
     caption = "CPU ms to rank 100 candidates for one context, one thread, fp32 (log)"
     axes.set_xlabel(f"{caption}\n1,000 examples; {'; '.join(fewer)}" if fewer else caption, fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
 
 

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
 import record
+from picture import plane
 from report.models import SHIPPED
 from report.sizes import COLOURS, TIMED, points
 
@@ -94,28 +95,16 @@ def measure(models: list[str], data: Path, rounds: int) -> None:
 
 def draw() -> None:
     """One point for each model: R@1 with its interval against milliseconds; its area grows with its memory."""
-    import matplotlib as mpl
-
-    from polyrank.evaluation.plots import new_figure
-
-    mpl.rcParams["svg.hashsalt"] = "polyrank"  # otherwise the ids in the file change with each drawing
-    figure = new_figure(8.5)
-    axes = figure.subplots()
-    axes.grid(which="major", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
+    figure, axes = plane(85)
     for point in points():
         x, y, colour = point.timed["ms"], 100 * point.quality["metrics"]["R@1"], COLOURS[point.encoder]
         low, high = (100 * end for end in point.quality["intervals"]["R@1"])
         size = (point.timed["peak_mb"] / 10) ** 0.5 * 2
         axes.errorbar(x, y, [[y - low], [high - y]], fmt="o", markersize=size, capsize=3, color=colour)
         axes.annotate(point.title, (x, y), (12, point.up), textcoords="offset points", color=colour, fontsize=11)
-    axes.set_xscale("log")
     axes.set_xlim(axes.get_xlim()[0], axes.get_xlim()[1] * 2.5)
-    axes.set_ylim(0, 85)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylabel("R@1 of 20 on convai2-valid, %", fontsize=11)
     axes.set_xlabel("CPU ms of an answer, one thread, fp32 (log)", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
 
 

@@ -73,7 +73,7 @@ def sizes() -> str:
     slower = times(read("sizes/base")["ms"] / read("sizes/minilm")["ms"])
     notes = (
         f"""After training on the same 1,920 pairs, the largest encoder differs from MiniLM by {gained} points, and its
-        answer takes {slower} times as long; its training takes six times as long. Without training it is below MiniLM.
+        answer takes {slower} times as long (one seed). Without training it is below MiniLM.
         So take MiniLM on a CPU, the large one with a GPU or if answers may be slow, and ConveRT where memory and time
         are short and texts are like those of its training. R@1 is of convai2-valid (1 of 20), which no shipped model
         was trained on.""",
