@@ -65,6 +65,9 @@ def xml_rows(member: Member, text: str) -> Rows:
         if "<!ENTITY" in text:
             raise ParseError("it declares entities")
         root = fromstring(text)
+        for message in root.iterfind("mms"):  # of SMS Backup & Restore, whose parts are pictures and texts
+            said = "\n".join(part.get("text", "") for part in message.iterfind(".//*[@ct='text/plain']"))
+            message.tag, message.attrib["body"], message[:] = "sms", said, ()
         return [(1, {_local(root.tag): _value(root)})]
     except (ParseError, ValueError) as error:
         raise DataError(f"{member.path}: is XML that cannot be read ({error}); export it again, or as JSON") from error
@@ -77,8 +80,6 @@ def _value(element: Element) -> Any:
     {'from': 'Ann', 'body': '<div>It <b>is</b> on</div>'}
     """
     row: dict[str, Any] = {_local(name): value for name, value in element.items()}
-    if element.tag == "mms":  # of SMS Backup & Restore, whose parts are pictures and texts
-        return row | {"body": "\n".join(part.get("text", "") for part in element.iterfind(".//*[@ct='text/plain']"))}
     said = [text for text in (element.text, *(child.tail for child in element)) if text and text.strip()]
     if said or (len(element) and MARKUP.issuperset(_local(child.tag) for child in element)):
         markup = "".join(tostring(child, "unicode") for child in element)
@@ -86,7 +87,7 @@ def _value(element: Element) -> Any:
         return row | {"text": text} if row else text
     fields: dict[str, list[Any]] = {}
     for child in element:
-        fields.setdefault("sms" if child.tag == "mms" else _local(child.tag), []).append(_value(child))
+        fields.setdefault(_local(child.tag), []).append(_value(child))
     return row | {name: values if len(values) > 1 else values[0] for name, values in fields.items()} or None
 
 

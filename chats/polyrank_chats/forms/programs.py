@@ -48,7 +48,6 @@ def translated(row: Row, file: File) -> Row:
         row["body.content"] = plain(f"<div>{row.get('body.content')}</div>")
     if "readable_date" in row:  # SMS Backup & Restore
         row["direction"] = SMS_KINDS.get(row.get("type") or row.get("msg_box") or "")
-        row["type"] = row.get("type") if row["direction"] else "event"  # a draft, or not sent yet
     if (letter := row.get("sender.t")) in TAWK:
         row["role"] = TAWK[letter]
     # Matrix repeats an edited message; the latter is of Rocket.Chat

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.answering.build import with_counts
 from polyrank.answering.replies import Replies
 from polyrank.bench.machine import describe_machine, median_seconds
 from polyrank.errors import UsageError
@@ -77,7 +76,7 @@ def bench_responding(
                 for n in sizes:
                     # texts of usual lengths, since a second stage reads them
                     pool = [Candidate(str(row), f"{texts[row % len(texts)]} {row}") for row in range(n)]
-                    write_index(index := Path(folder) / str(n), with_counts(scorer, pool), mixtures(vectors, n),
+                    write_index(index := Path(folder) / str(n), pool, mixtures(vectors, n),
                                 fingerprint=encoder.fingerprint, model=scorer.name)  # fmt: skip
                     steps["answer", n] = partial(Replies(scorer, open_index(index)).answer, context)
             else:
