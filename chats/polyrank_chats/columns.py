@@ -161,7 +161,7 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
             senders = [side]
         stream = contact if senders == [side] else []
     stream = pair_columns([*others.values()], senders, usual(keys, "recipient")) or stream
-    if not conversation and not stream:
+    if not (conversation or stream or any(all_profiles[key].filled >= 0.25 for key in usual(others, "reply_to"))):
         unnamed = [each for key, each in others.items() if key not in (*senders, *role)]
         conversation = _conversation_by_values(unnamed, all_profiles[senders[0]].values)
     stream = ["(channel)"] if "(channel)" in keys else [] if conversation else stream or usual(others, "channel")[:1]

@@ -328,3 +328,27 @@ def test_only_rows_whose_ids_all_decrease_are_turned(ids: tuple[int, ...], is_re
     (row,) = import_chats(write("x.csv", f"id,sender,message\n{rows}")).dialogues
     texts = [f"text {i}" for i in range(3)]
     assert [turn["text"] for turn in row["turns"]] == (texts[::-1] if is_reversed else texts)
+
+
+def test_questions_and_answers_of_stack_exchange_follow_their_ids(write: Any) -> None:
+    """The type of a post repeats and has several authors in each value, as a conversation has."""
+    posts = []
+    for n in range(1, 8):
+        asked = f'Id="{n}" PostTypeId="1" Body="&lt;p&gt;Question {n}?&lt;/p&gt;" OwnerUserId="{n}" Title="About {n}"'
+        answered = f'Id="{n + 10}" PostTypeId="2" ParentId="{n}" Body="&lt;p&gt;Answer {n}.&lt;/p&gt;"'
+        owner = 'OwnerUserId="31"' if n % 2 else 'OwnerDisplayName="user5"'
+        posts += [f'{asked} CreationDate="2014-06-0{n}T00:11:06.457"', f'{answered} CreationDate="2014-06-09" {owner}']
+    rows = "".join(f"<row {post} />" for post in posts)
+    talks = import_chats(write("Posts.xml", f"<posts>{rows}</posts>")).dialogues
+    assert [[(turn["speaker"], turn["text"]) for turn in row["turns"]] for row in talks] == [
+        [("customer", f"Question {n}?"), ("agent", f"Answer {n}.")] for n in range(1, 8)
+    ]
+
+
+def test_what_an_instruction_refers_to_belongs_to_the_question(write: Any) -> None:
+    rows = [("Translate.", "oui", "yes"), ("How are you?", "", "Well.")]
+    records = [{"instruction": asked, "input": about, "output": answer} for asked, about, answer in rows]
+    talks = import_chats(write("x.json", json.dumps(records))).dialogues
+    assert [[turn["text"] for turn in row["turns"]] for row in talks] == [
+        ["Translate.\noui", "yes"], ["How are you?", "Well."]
+    ]  # fmt: skip

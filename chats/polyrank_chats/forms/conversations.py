@@ -86,7 +86,8 @@ def _exchanges(file: File, rows: Rows, chosen: tuple[str, str]) -> Messages:
             continue
         said = spoken(f"{asked} {answered}") if asked.endswith(":") else []  # of a prompt, which names the speakers
         if len(said) < 2 or part_of(said[-1][0]) != AGENT:
-            said = [(CUSTOMER, asked), (AGENT, answered)]
+            given = plain(row.get("input")) if chosen[0] == "instruction" else ""  # Alpaca's
+            said = [(CUSTOMER, asked), (CUSTOMER, given), (AGENT, answered)]
         held = [{"role": role, "text": text} for role, text in said if text]
         talks.append((number, {key: value for key, value in row.items() if key not in chosen} | {EXCHANGE: held}))
     yield from _all_messages(file, talks, talks_in(talks, EXCHANGE))
