@@ -78,7 +78,11 @@ def rank_lines(lines: tuple[Any, ...], folder: str) -> None:
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    program()
+    try:
+        program()
+    finally:
+        for late in (signal.SIGTERM, signal.SIGINT):  # after the work, when they change nothing
+            signal.raise_signal(late)
 
 
 def interrupted(folder: Path, happens: Callable[[int], None], number: int, **how: bool) -> tuple[int | None, int, str]:

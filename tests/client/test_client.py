@@ -105,7 +105,6 @@ def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, in
     assert (served.id, served.kind, served.facts["n_candidates"]) == ("support", "index", 3)
 
 
-@pytest.mark.deep
 def test_an_async_client_serves_several_event_loops(server: Running) -> None:
     client = polyrank.AsyncClient(server.url, retries=20)
     with warnings.catch_warnings():

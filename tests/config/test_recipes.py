@@ -36,6 +36,7 @@ from polyrank.config.schedules import (
     PlateauSchedule,
     ScheduleConfig,
 )
+from polyrank.config.tables import read_tables
 from polyrank.config.train import NegativesConfig, NetworkTraining, TrainConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
@@ -424,6 +425,8 @@ def test_settings_at_the_ends_of_their_ranges_are_accepted() -> None:
         assert TrainConfig(method=ListwiseMethod(), length_window=given).window == window
     for given, window in ((None, 1), (7, 7)):
         assert TrainConfig(length_window=given).window == window
+    for alpha, label_weight in ((0.0, 1.0), (1.0, 0.0)):  # one loss is enough
+        assert MutualMethod(alpha=alpha, label_weight=label_weight).alpha == alpha
     for optimizer, decay in (("adamw", 0.01), ("adadelta", 0.01), ("adamax", 0.0)):
         assert NetworkTraining(optimizer=optimizer).decay == decay  # type: ignore[arg-type]
         assert NetworkTraining(optimizer=optimizer, weight_decay=0.5).decay == 0.5  # type: ignore[arg-type]
@@ -739,6 +742,8 @@ def test_paths_of_a_file_are_relative_to_it_and_those_of_changes_to_the_working_
     assert load_recipe(file, ["data.valid=none"]).data.valid is None
     tables = {"output": "run", "data": {"train": "a.jsonl"}}
     assert load_pretrain_recipe(tables, ["output=there"]).output == str(tmp_path / "there")
+    nested, _ = read_tables({"a": {"b": {"c": "x"}}}, paths=("a.b.c",))
+    assert nested == {"a": {"b": {"c": str(tmp_path / "x")}}}
 
 
 @pytest.mark.parametrize("also", ["", "none, auto"])

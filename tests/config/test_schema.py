@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 from polyrank.cli import app
 from polyrank.config.checked import Settings, field_types, without_none
 from polyrank.config.models import TextPolicy
+from polyrank.config.pretrain import ScratchModel
 from polyrank.config.recipe import DataConfig, recipe_from_dict
 from polyrank.config.schema import meanings, pretrain_schema, recipe_schema
 from polyrank.config.serving import HookKind, ServingSettings, check_reach, checked_name, read_serving
 from polyrank.config.train import TrainConfig
 from polyrank.errors import ConfigError, UsageError
+from polyrank.loading.recipes import load_pretrain_recipe
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -100,6 +102,12 @@ def test_every_key_has_a_description_and_a_type(table: str, kind: type[Settings]
         assert known["description"], key
         assert without_none(hint)
         assert faults(SMALLEST | {table: {**SMALLEST.get(table, {}), key: {"no": "value"}}}), key  # type: ignore[dict-item]
+
+
+def test_a_pretraining_needs_no_table_of_the_model() -> None:
+    values = {"output": "run", "data": {"train": "x.jsonl"}}
+    assert faults(values, pretrain_schema()) == []
+    assert load_pretrain_recipe(values).model == ScratchModel()
 
 
 def test_the_command_prints_the_schema() -> None:

@@ -680,7 +680,12 @@ def test_an_export_reports_how_many_texts_of_replies_are_unknown(tmp_path: Path)
 @pytest.mark.slow
 def test_final_texts_are_stored_with_slots(tmp_path: Path) -> None:
     replies = Reply("a", 2.0, "{order} is on its way"), Reply("b", 1.0, "Call 0800 123 456")
-    sent = {"a": "AR-12345 is on its way", "b": "Hi Zoe, call 0800 123 456 about AR-12345", "c": "No, Zoe."}
+    sent = {
+        "a": "AR-12345 is on its way",
+        "b": "Hi Zoe, call 0800 123 456 about AR-12345",
+        "c": "No, Zoe.",
+        "d": "I told Zoe so",
+    }
     with FeedbackStore(tmp_path / "f", keep_text=True) as store:
         for name, text in sent.items():
             store.record(Shown(name, replies, Context("I'm Zoe, where is it?")), Outcome(name, "edited", "a", text))
@@ -689,6 +694,7 @@ def test_final_texts_are_stored_with_slots(tmp_path: Path) -> None:
             "{order} is on its way",
             "Hi {customer}, call 0800 123 456 about {order}",
             "No, {customer}.",
+            "I told {customer} so",  # the context alone shows that this is a name
         ]
 
 

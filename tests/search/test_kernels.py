@@ -771,9 +771,8 @@ def test_search_in_tiles_equals_a_plain_scan(loops: Loops) -> None:
         search(contexts, mask, [pooled(pool.vectors.copy())], 7)
 
 
-@pytest.mark.deep
 @by_two_forms
-@pytest.mark.parametrize("most", [7, 8192])
+@pytest.mark.parametrize("most", [7, pytest.param(8192, marks=pytest.mark.deep)])
 def test_contexts_of_all_ways_share_a_scan(loops: Loops, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two contexts for each way, and candidates that are deferred in one part or in several."""
     monkeypatch.setattr("polyrank.search.best.WAITING", most)

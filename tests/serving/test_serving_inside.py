@@ -273,7 +273,6 @@ def n_tokens(name: str, texts: list[str]) -> int:
     return own + len(cut.context_ids(polyrank.Context(("my wifi is down",))))
 
 
-@pytest.mark.deep
 def test_the_relevance_of_a_calibrated_ranker_is_a_probability(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
     ranker = as_ranker(polyrank.load(str(tiny_encoders["bi"])))
     scores = ranker.score(["my wifi is down"], [REPLIES])[0]

@@ -183,6 +183,7 @@ def test_a_vocabulary_of_a_newer_format_requires_an_upgrade() -> None:
         (lambda: ConvertSubwords(["a"], n_buckets=0), "n_buckets = 0"),
         (lambda: ConvertSubwords([" "]), "empty"),
         (lambda: learn_subwords(CORPUS, min_count=0), "min_count = 0"),
+        (lambda: learn_subwords(CORPUS, min_count=0, size=9), "min_count = 0"),
         (lambda: learn_subwords(CORPUS, size=0), "vocabulary_size = 0"),
         (lambda: learn_subwords([], min_count=1), "lower text.min_count"),
         (lambda: learn_subwords(["a b"], min_count=9), "lower text.min_count"),

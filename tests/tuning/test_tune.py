@@ -226,6 +226,18 @@ def test_copies_of_a_right_reply_are_right_in_a_shortlist() -> None:
         assert shortlists.active.tolist() == active
 
 
+def test_the_figures_before_a_reranker_are_of_whole_lists() -> None:
+    lists = simulated(20, truth((EncoderTerm(BI), (0.5,))), seed=3)
+    ranks, hits = Shortlists.of(
+        [(EncoderTerm(BI), (1.0,))], ScoredLists(lists, None, lambda _, batches: batches), 2
+    ).figures
+    scores = BI.score([example.query for example in lists], [example.candidates for example in lists])
+    above = [int((row > row[example.relevant[0]]).sum()) for row, example in zip(scores, lists, strict=True)]
+    np.testing.assert_array_equal(hits, [n == 0 for n in above])
+    np.testing.assert_allclose(ranks, [1 / (1 + n) for n in above])
+    assert max(above) > 2  # some right replies are in no shortlist
+
+
 def test_each_term_has_its_own_prior_and_columns() -> None:
     terms: list[Term] = [EncoderTerm(BI), Words(WordCounts.of(SAID)), EncoderTerm(OTHER)]
     chosen = cross_choice(EXAMPLE_LISTS, terms).selection.blocks

@@ -158,7 +158,8 @@ class Explanation:
 
         >>> text = TextShare("hi", 1.0, (TokenShare("hi", 0, 2, 1.0),))
         >>> why = Explanation(1.0, "left out", True, (text,), (), 0.0, CandidateShare("yo", (), 1.0, "left out", True))
-        >>> Explanation.from_dict(why.as_dict()) == why
+        >>> of_two = replace(why, parts={"1 bi": why, "2 words": replace(why, score=0.5)})
+        >>> Explanation.from_dict(of_two.as_dict()) == of_two
         True
         """
         explanation: Explanation = _from_json(cls, values)

@@ -45,10 +45,10 @@ class Chosen:
 def pair_lengths(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -> tuple[Ints, Ints]:
     """How many tokens of each context and of each response fit.
 
-    >>> table = np.array([[0, 9, 10, 14, 0]])
+    >>> table = np.array([[0, 9, 10, 14, 0], [14, 18, 20, 22, 0]])
     >>> settings = PretrainText(max_tokens=13, max_response_tokens=3)
-    >>> [n.tolist() for n in pair_lengths(table, settings, np.array([0]), np.array([0]))]
-    [[7], [3]]
+    >>> [n.tolist() for n in pair_lengths(table, settings, np.array([0, 0, 1]), np.array([0, 1, 0]))]
+    [[7, 8, 4], [3, 2, 3]]
     """
     n_responses = np.minimum(table[responses, 3] - table[responses, 2], text.max_response_tokens)
     n_contexts = np.minimum(table[rows, 1] - table[rows, 0], text.max_tokens - 3 - n_responses)
