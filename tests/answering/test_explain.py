@@ -230,7 +230,6 @@ def test_each_side_has_its_own_method(tiny_backbone: Path) -> None:
     assert (why.method, why.candidate.method, why.candidate.exact) == ("sum of tokens", "left out", False)
 
 
-@pytest.mark.deep
 def test_cosines_are_sums_too(tiny_backbone: Path, mean_pooled_backbone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sentences"
     folder.mkdir()
@@ -324,7 +323,6 @@ def policies(tiny_backbone: Path) -> dict[str, Texts]:
     }
 
 
-@pytest.mark.deep
 @given(turns=st.lists(TEXTS, max_size=4), facts=st.lists(TEXTS, max_size=2), candidate=TEXTS)
 def test_spans_match_the_used_ids(
     policies: dict[str, Texts], turns: list[str], facts: list[str], candidate: str
@@ -539,7 +537,6 @@ def sum_of(*encoders: tuple[Encoder, float]) -> Ranker:
     return Ranker([(EncoderTerm(encoder), (weight,)) for encoder, weight in encoders])
 
 
-@pytest.mark.deep
 def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     poly, bi = scorer_of(tiny_backbone, LINEAR["poly learnt"]), scorer_of(tiny_backbone, LINEAR["bi mean"])
     bi.name = "other"
@@ -617,7 +614,6 @@ def test_a_page_shows_each_character_once_in_the_colour_of_its_first_token(
     assert shown == list(zip(text, wanted, strict=True))
 
 
-@pytest.mark.deep
 def test_a_sum_explains_only_words_that_all_parts_explain(tiny_backbone: Path) -> None:
     model, texts, _ = make()
     opaque = make_scorer(model, texts, precision="fp32")

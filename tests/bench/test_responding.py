@@ -66,7 +66,6 @@ def test_an_answer_of_a_ranker_includes_its_second_stage(tmp_path: Path) -> None
     assert all(text.rpartition(" ")[0] in TEXTS for text in read)
 
 
-@pytest.mark.deep
 def test_times_are_those_of_the_stated_numbers_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock with which each encoded or scored text takes a second."""
     now, convert, n_words = [0.0], type(polyrank.load("shipped:convert")), set[int]()

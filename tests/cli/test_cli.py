@@ -56,7 +56,6 @@ def trained(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return {"folder": folder, **{name: folder / name / "model" for name in configs}, "index": folder / "index"}
 
 
-@pytest.mark.deep
 def test_nothing_imports_torch_before_it_must() -> None:
     code = (
         "import sys, polyrank, polyrank.cli, polyrank.index, polyrank.ranking.metrics, polyrank.records\n"
@@ -105,7 +104,6 @@ def test_every_public_name_is_there() -> None:
         polyrank.nothing  # noqa: B018  # the access is the test
 
 
-@pytest.mark.deep
 def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
     for model in (str(trained["bi"]), str(trained["cross"]), "bm25", "tfidf"):
@@ -125,7 +123,6 @@ def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Pat
     assert "p = " in table.stdout
 
 
-@pytest.mark.deep
 def test_respond_in_a_pipe_prints_json(trained: dict[str, Path]) -> None:
     lines = 'my wifi is down\n["hi", "bill"]\n{"context": ["x"]}\n'
     found = run("respond", trained["index"], "-k", "2", stdin=lines)
@@ -468,7 +465,6 @@ def test_errors_of_the_machine_are_explained(
     assert run_here("rank", "bm25") == (code, "", f"error: {said}\n")
 
 
-@pytest.mark.deep
 def test_texts_are_printed_as_they_are(
     trained: dict[str, Path], run_here: RunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,7 +238,6 @@ def test_the_longest_name_of_an_option_is_named(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-@pytest.mark.deep
 def test_the_kind_of_every_model_is_shown(tiny_backbone: Path) -> None:
     names = {"bm25": "bm25", "tfidf": "tfidf", "shipped:convert": "convert", f"untuned:{tiny_backbone}": "bi"}
     for name, kind in names.items():

@@ -61,7 +61,6 @@ def test_a_model_alone_is_best_if_no_term_helps(tune: Tune, tmp_path: Path) -> N
     assert "no threshold reaches a precision of 99.0%" in str(done.exception)
 
 
-@pytest.mark.deep
 def test_a_ranker_without_an_encoder_is_for_ranking(tune: Tune, tmp_path: Path) -> None:
     dialogues = tmp_path / "train.jsonl"
     options = ("--max-lists", "20", "--json", "--dialogues", dialogues, "--speaker", "customer")

@@ -80,7 +80,6 @@ def client(server: Running) -> Iterator[polyrank.Client]:
         yield client
 
 
-@pytest.mark.deep
 def test_answers_and_explanations_equal_the_librarys(client: polyrank.Client, index: Path) -> None:
     answer, why = client.respond(CONTEXT, k=2), client.explain(CONTEXT, text="pay the bill")
     by_id = client.explain(Context(tuple(CONTEXT)), candidate_id="a/b bill")
@@ -144,7 +143,6 @@ def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
     assert client.remove([f"n{i:03}" for i in range(250)]) == 250
 
 
-@pytest.mark.deep
 def test_messages_are_contexts(client: polyrank.Client) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "my wifi is down"}]
     contexts: list[tuple[Any, int]] = [([], 422), ([" "], 422), (messages[:1], 422), ([{"content": "hi"}], 422)]
@@ -327,7 +325,6 @@ def test_a_catalogue_ends_where_the_server_says(is_async: bool) -> None:
     assert [path for path, *_ in sent] == [f"{asked}{end}&limit=200" for end in ends]
 
 
-@pytest.mark.deep
 def test_a_request_has_the_whole_context_and_the_given_key() -> None:
     context = Context(("hi", "my wifi is down"), ("a fact", "another", "a third"))
     for fields, settings, key in (
@@ -471,7 +468,6 @@ def test_only_refused_requests_are_repeated(
     assert slept == pauses
 
 
-@pytest.mark.deep
 def test_pauses_double_up_to_ten_seconds_in_both_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 

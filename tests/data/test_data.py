@@ -539,7 +539,6 @@ def batch_order(
     return BatchOrder(len(lengths), lengths, batch_size, seed=seed, window=window).epoch(epoch)
 
 
-@pytest.mark.deep
 @given(
     st.lists(st.integers(0, 50), max_size=60),
     st.integers(1, 7),
@@ -590,7 +589,6 @@ def test_epochs_and_seeds_differ_in_their_batches_and_in_the_order_of_these() ->
     assert orders[1] != orders[0] != orders[2]
 
 
-@pytest.mark.deep
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**32), st.integers(0, 9))
 def test_a_permutation_is_complete_and_can_be_computed_in_parts(n: int, seed: int, epoch: int) -> None:
@@ -881,7 +879,6 @@ def test_a_line_that_cannot_be_written_is_named(tmp_path: Path) -> None:
             write_examples(tmp_path / "x.jsonl", [good, good, bad])
 
 
-@pytest.mark.deep
 def test_parquet_rows_are_counted_through_all_batches(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

@@ -273,7 +273,6 @@ def test_answers_of_an_index_come_from_the_device(device: SimulatedDevice, free:
 QUEUE = "bi, chunks"
 
 
-@pytest.mark.deep
 def test_each_model_process_of_a_server_opens_models_on_its_gpu(
     device: SimulatedDevice, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,7 +200,6 @@ def test_examples_without_an_answer_are_counted_apart() -> None:
         evaluate(knowing, [])
 
 
-@pytest.mark.deep
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
 @settings(deadline=None, max_examples=30)
 def test_short_lists_change_no_figure(sizes: list[int]) -> None:
@@ -214,7 +213,6 @@ def test_short_lists_change_no_figure(sizes: list[int]) -> None:
             evaluate(knowing, short)
 
 
-@pytest.mark.deep
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=20).filter(lambda found: len(set(found)) > 1))
 @settings(deadline=None, max_examples=30)
 def test_pairs_are_ranked_among_all_responses(said: list[int]) -> None:
@@ -240,7 +238,6 @@ def test_pools_that_do_not_match_the_examples() -> None:
         against_responses([Example(("x",), ("a", "b"))])
 
 
-@pytest.mark.deep
 def test_a_paired_test_detects_only_real_differences() -> None:
     good, same, chance = (evaluate(scorer, EXAMPLES) for scorer in (knowing, knowing, constant))
     assert paired_test(good, same)["p"] == 1
@@ -544,7 +541,6 @@ def test_examples_are_paired_by_id_not_by_position() -> None:
     assert twos["difference"] == pytest.approx(np.mean([(rank <= 2) - (1 + rank % 3 <= 2) for rank in ranks]))
 
 
-@pytest.mark.deep
 def test_blocks_of_permutations_are_all_counted() -> None:
     """With more examples and permutations than one block; without a difference every permutation counts."""
     same = Evaluation(tuple(outcomes(*[at(1), at(2)] * 600)), "lists")

@@ -775,7 +775,6 @@ def test_texts_missing_from_the_file_are_looked_up(tmp_path: Path, tiny_backbone
     ]
 
 
-@pytest.mark.deep
 def test_recording_and_reading_import_no_torch() -> None:
     code = "import sys, polyrank.feedback, polyrank.cli.feedback; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -81,7 +81,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fitted]:
     return folder, fitted
 
 
-@pytest.mark.deep
 def test_a_stopped_fit_is_ready_to_serve(stopped: tuple[Path, Fitted]) -> None:
     folder, fitted = stopped
     support = folder / "support"
@@ -278,7 +277,6 @@ def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> 
     assert all(one["reasons"] for one in shown)
 
 
-@pytest.mark.deep
 def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
     stopped: tuple[Path, Fitted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +312,9 @@ def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
     assert polyrank.summarise(bm25)["metrics"] == pytest.approx(report["test"]["BM25"]["metrics"])
     kept = [one["step"] for one in report["lines"] if one["kept"]]
     assert len(kept) == len([row for row in report["terms"] if row["weights"]])
+    (tuned,) = (command for command in report["commands"] if command.startswith("polyrank tune "))
+    models = [row["name"] for row in report["terms"] if row["weights"] and row["kind"] == "encoder"]
+    assert tuned.partition(" --")[0] == f"polyrank tune {' '.join(models)}"
     found = polyrank.evaluate(ranker, data.lists).records  # of a single model, which no fold changes
     last = [one.placement.groups[0].n_above + 1 == one.placement.n_candidates for one in found]
     suspects = [[one.context[-1], one.response] for one, is_last in zip(data.lists, last, strict=True) if is_last]

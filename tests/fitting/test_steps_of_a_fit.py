@@ -168,14 +168,16 @@ def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> Non
         assert sum(len(file.read_text("utf-8").splitlines()) for file in part_files(folder / "data").values()) == 30
 
 
-@pytest.mark.deep
 def test_steps_are_repeated_for_other_data_replies_or_times(tmp_path: Path) -> None:
-    def settings(folder: str, ms: float | None, n_dialogues: int, replies: Path | None = None) -> dict[str, Any]:
+    parts = ("train", "valid", "test")
+
+    def settings(folder: str, ms: float = 5.0, longer: str = "", replies: Path | None = None) -> dict[str, Any]:
         run, _ = run_of(tmp_path / folder)
-        run.ms, data = ms, tmp_path / f"data{n_dialogues}"
+        run.ms, data = ms, tmp_path / f"data{longer}"
         data.mkdir(exist_ok=True)
-        for part in ("train", "valid", "test"):
-            rows = [{"id": f"{part}{i}", "context": [f"hi {i}"], "response": f"reply {i}"} for i in range(n_dialogues)]
+        for part in parts:
+            n = 31 if part == longer else 30
+            rows = [{"id": f"{part}{i}", "context": [f"hi {i}"], "response": f"reply {i}"} for i in range(n)]
             (data / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         run.read(data, replies)
         assert [candidate.text for candidate in polyrank.read_pool(run.folder / "replies.jsonl")] == [
@@ -184,10 +186,12 @@ def test_steps_are_repeated_for_other_data_replies_or_times(tmp_path: Path) -> N
         return run.settings
 
     (tmp_path / "own.txt").write_text("yes\nno\n", "utf-8")
-    first = settings("a", 5.0, 30)
-    assert settings("b", 5.0, 30) == first
-    for other in (settings("c", 6.0, 30), settings("d", 5.0, 31), settings("e", 5.0, 30, tmp_path / "own.txt")):
-        assert other != first
+    first = settings("a")
+    assert settings("b") == first
+    assert settings("c", ms=6.0) != first
+    assert settings("d", replies=tmp_path / "own.txt") != first
+    for part in parts:
+        assert settings(part, longer=part) != first
 
 
 def test_parts_are_made_again_from_changed_data_only(tmp_path: Path) -> None:
@@ -279,10 +283,12 @@ def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_no
     shares = {token.text.strip(): token.share for turn in why.turns for token in turn.tokens if token.share}
     long = [word for word in sorted(shares, key=lambda word: -shares[word]) if word not in ("or", "it")]
     assert words.split(", ") == long[:4]
+    why, of_the_right = (polyrank.explain(ranker, tests[2].query, text) for text in (texts[1], texts[0]))
+    assert wrong[1]["reasons"].startswith(f"<bm25> {why.score:+.1f}; words: ")  # of the answer, which is wrong
+    assert f"{why.score:+.1f}" != f"{of_the_right.score:+.1f}"
     assert len(long) == 5
 
 
-@pytest.mark.deep
 def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = pytest.importorskip("matplotlib.figure")
     saved = list[Any]()
@@ -556,7 +562,6 @@ def test_each_model_is_compared_with_the_ranker_of_those_before(tmp_path: Path) 
     assert [*run.models] == ["base", "training first"]
 
 
-@pytest.mark.deep
 def test_terms_without_training_are_lines_with_their_own_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

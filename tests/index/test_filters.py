@@ -137,7 +137,6 @@ trees = st.recursive(
 )
 
 
-@pytest.mark.deep
 @given(trees, st.lists(metadata_of, max_size=8), st.booleans())
 def test_a_filter_matches_its_tree(tree: Tree, rows: list[dict[str, Any]], single: bool) -> None:
     text = written(tree, in_single_quotes if single else json.dumps)
@@ -875,7 +874,6 @@ def test_a_wrong_filter_is_one_line(arguments: Sequence[str], catalogue: Path) -
         assert len(index) == len(REPLIES)
 
 
-@pytest.mark.deep
 def test_ids_and_a_filter_are_not_removed_together(catalogue: Path) -> None:
     refused = run("index", "remove", catalogue, "r1", "--filter", "exists team")
     assert refused.returncode == 2

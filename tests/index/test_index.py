@@ -131,7 +131,6 @@ def test_reading_a_catalogue_does_not_read_vectors(tmp_path: Path) -> None:
             index.search(NearestSearch(np.ones((1, 1, 4), np.float32), np.ones((1, 1), np.bool_), 1))
 
 
-@pytest.mark.deep
 @given(
     st.integers(1, 40), st.integers(1, 3), st.integers(1, 50), st.sampled_from([0.0, 0.1, 30.0]), st.integers(0, 9),
     st.booleans(),

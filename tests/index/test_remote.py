@@ -549,7 +549,6 @@ class Lists:
         return Block(self.vectors[rows], rows)
 
 
-@pytest.mark.deep
 @given(
     st.integers(0, 10**6),
     st.sampled_from([1, 2, 5]),

@@ -53,7 +53,6 @@ def candidate(name: str, version: int = 0) -> Candidate:
     return Candidate(name, f"text of {name}, version {version}", {"version": version})
 
 
-@pytest.mark.deep
 def test_a_page_of_long_candidates_ends_early(tmp_path: Path) -> None:
     """The texts of 1,000 candidates may have 160 MB, which every page would hold in memory."""
     long = "\0" + 99_999 * "x"
@@ -356,7 +355,6 @@ def test_a_lost_matrix_is_rebuilt_and_a_damaged_one_refused(tmp_path: Path) -> N
     assert verify_index(path) == []
 
 
-@pytest.mark.deep
 def test_one_writer_at_a_time_and_a_dead_writers_lock_is_free(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     with LocalWriter(path), pytest.raises(LockedError, match=f"being written to by process {os.getpid()}; wait"):
@@ -759,7 +757,6 @@ def test_searches_do_not_wait_for_the_verification_of_a_new_matrix(
         assert len(content(index)) == 4
 
 
-@pytest.mark.deep
 def test_an_open_index_uses_the_matrix_of_a_compaction(tmp_path: Path) -> None:
     """Rows in memory and removed rows go, also those that filters have kept."""
     path, condition = small(tmp_path / "i", 30, "int8"), read_filter("version >= 0")

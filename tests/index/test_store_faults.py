@@ -358,7 +358,6 @@ def test_each_failed_compaction_is_reported_once(
     assert ids(path) == ("abcdef" if repaired else "abcde")
 
 
-@pytest.mark.deep
 def test_readers_open_and_verify_while_the_matrix_is_replaced(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abcdefgh")
     stop, failures, n_opened = threading.Event(), list[str](), 0
@@ -457,7 +456,6 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.deep
 def test_only_leftovers_of_dead_builders_are_removed(tmp_path: Path) -> None:
     code = """
 from pathlib import Path; from polyrank.storage.durable import new_folder, write_file
@@ -482,7 +480,6 @@ with new_folder(Path(sys.argv[1])) as folder:
     assert sorted(tmp_path.iterdir()) == [other, tmp_path / "i", tmp_path / "j"]
 
 
-@pytest.mark.deep
 def test_only_leftovers_of_dead_writers_of_a_file_are_removed(tmp_path: Path) -> None:
     code = """
 import stat; from pathlib import Path; from polyrank.storage.durable import write_file

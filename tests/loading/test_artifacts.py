@@ -95,7 +95,6 @@ def encoder_and_late(tiny_backbone: Path, tmp_path: Path) -> tuple[Path, Any, An
     return tmp_path / "encoder", late, texts, config
 
 
-@pytest.mark.deep
 def test_weights_of_a_base_are_left_out_and_scores_stay_bit_equal(
     encoder_and_late: tuple[Path, Any, Any, Any], tiny_backbone: Path, tmp_path: Path
 ) -> None:

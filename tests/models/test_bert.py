@@ -139,7 +139,6 @@ def test_weights_are_read_as_the_library_reads_them(
         assert tensor.dtype == torch.float32
 
 
-@pytest.mark.deep
 def test_the_embedded_vocabulary_equals_the_librarys() -> None:
     folder = resolve_backbone("embedded").folder
     found, expected = load_subwords(folder), AutoTokenizer.from_pretrained(folder)

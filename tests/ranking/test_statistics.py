@@ -223,7 +223,6 @@ def test_p_equals_that_of_scipys_exact_test(seed: int) -> None:
     assert got == pytest.approx(want, abs=4 * np.sqrt(want * (1 - want) / 20_000) + 1e-4)
 
 
-@pytest.mark.deep
 def test_p_of_many_pairs_approximates_the_t_test() -> None:
     generator = np.random.Generator(np.random.PCG64(8))
     for shift in (0.0, 0.03, 0.06):
@@ -245,7 +244,6 @@ def test_p_has_the_resolution_of_its_permutations() -> None:
 # promised precisions
 
 
-@pytest.mark.deep
 def test_a_threshold_keeps_its_promise_on_fresh_data() -> None:
     """Confidences are uniform, and a reply is right with that probability: (1 + t) / 2 of those above t."""
     generator = np.random.Generator(np.random.PCG64(5))

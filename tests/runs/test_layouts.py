@@ -135,7 +135,6 @@ def test_a_training_from_a_reranker_reports_its_head_or_is_refused(
     )
 
 
-@pytest.mark.deep
 def test_a_trained_start_keeps_its_layers_or_reports_them(
     layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -280,7 +279,6 @@ def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> 
         load(folder, device="cpu")
 
 
-@pytest.mark.deep
 def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
     """Each side by its own tokens; and its texts are cut at the limits of their sides."""
     folder = LAYOUTS["Router of a Bert and a Qwen3 encoder, dot product, truncated"](tmp_path)

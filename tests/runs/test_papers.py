@@ -203,7 +203,6 @@ def read(home: Path, name: str, part: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
-@pytest.mark.deep
 def test_written_corpora_are_imported_unchanged(home: Path, shared: Path) -> None:
     def original(path: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in gzip.decompress((shared / path).read_bytes()).splitlines()]

@@ -36,7 +36,6 @@ class Oracle:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-@pytest.mark.deep
 def test_stages_with_a_perfect_reranker(tmp_path: Path) -> None:
     """It ranks the right answer first if the shortlist holds it: longer lists are better, never worse than alone."""
     pool = [Candidate(f"c{i}", text) for i, text in enumerate(TEXTS)]

@@ -41,7 +41,6 @@ def check_ratios(
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.deep
 def test_inputs_match_their_description() -> None:
     context, candidates = make_inputs("isotropic", 5000, 64, 32)
     assert (context.shape, candidates.shape) == ((32, 64), (5000, 64))
@@ -248,7 +247,6 @@ def test_an_approximate_search_is_not_reported_as_exact(tmp_path: Path) -> None:
     assert [row["exact"] for row in rows[2:5]] == [1, 1, 0]
 
 
-@pytest.mark.deep
 def test_rows_of_filters(tmp_path: Path) -> None:
     reported: list[str] = []
     found = time_filters(n=2000, d=8, m=2, shares=(0.005, 1.0), n_queries=4, folder=tmp_path, progress=reported.append)

@@ -82,7 +82,6 @@ def test_padding_is_on_the_right(rows: list[list[int]], pad_id: int) -> None:
     assert tokens.ids.shape == tokens.mask.shape == (len(rows), max(map(len, rows), default=0))
 
 
-@pytest.mark.deep
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(candidates=texts, budget=st.sampled_from([1, 40, 4096]))
 def test_vectors_come_back_in_order_and_do_not_depend_on_batches(
@@ -106,7 +105,6 @@ def test_many_texts_have_the_same_ids_as_each_alone(tiny_backbone: Path) -> None
     assert words.all_candidate_ids(many) == [words.candidate_ids(text) for text in many]
 
 
-@pytest.mark.deep
 @settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(candidates=texts, budget=st.sampled_from([1, 4096]))
 def test_scores_of_pairs_do_not_depend_on_batches(tiny_backbone: Path, candidates: list[str], budget: int) -> None:
@@ -357,7 +355,6 @@ def attended(contexts: Any, candidate: Any) -> float:
     return float((weights / weights.sum()) @ dots)
 
 
-@pytest.mark.deep
 def test_scoring_a_large_pool_in_parts_does_not_change_scores(simple: EncoderScorer) -> None:
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
     pool = [f"{a} {b} {c}" for a in letters for b in letters for c in letters[:13]][:8300]

@@ -313,7 +313,6 @@ def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_back
     assert theirs.similarity_fn_name == "cosine"
 
 
-@pytest.mark.deep
 def test_text_settings_that_the_library_lacks_are_refused_and_prompts_are_exported(
     tmp_path: Path, tiny_backbone: Path
 ) -> None:
@@ -525,7 +524,6 @@ def test_a_graph_that_no_runtime_reads_is_damaged(tmp_path: Path, tiny_backbone:
         check_export(path, "onnx")
 
 
-@pytest.mark.deep
 def test_quantizing_does_not_change_logging(tmp_path: Path, tiny_backbone: Path) -> None:
     import logging
 

@@ -53,7 +53,6 @@ def by_integers(x: Any, weight: Any) -> Any:
     return (signed @ rounded.T) * (step.astype(np.float64) * scale[:, 0]) + middle * (rounded * scale).sum(1)
 
 
-@pytest.mark.deep
 @given(
     n=st.integers(1, 40), n_inputs=st.integers(1, 130), n_outputs=st.integers(1, 70), seed=st.integers(0, 2**20),
     shift=st.sampled_from([0.0, -3.0, 100.0]), bias=st.booleans(),
@@ -80,7 +79,6 @@ def test_the_arithmetic_is_that_of_integers(
     assert (np.abs(found - exact) <= noise * 1.01 + 1e-4).all()  # what rounding both can change at most
 
 
-@pytest.mark.deep
 @given(n=st.integers(1, 90), position=st.integers(0, 89), seed=st.integers(0, 99), largest=st.sampled_from([1.0, 1e4]))
 def test_a_token_does_not_depend_on_its_batch(n: int, position: int, seed: int, largest: float) -> None:
     torch.manual_seed(seed)

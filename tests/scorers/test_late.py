@@ -415,7 +415,6 @@ def test_a_late_cross_encoder_corrects_its_first_stage(
     assert all(name.startswith(f"candidate_tower.backbone.network.encoder.layer.{last}.") for name in changed)
 
 
-@pytest.mark.deep
 def test_saved_and_loaded_scores_are_bit_equal_and_a_stopped_run_resumes(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -513,7 +512,6 @@ def test_another_network_does_not_start_from_its_incomplete_side(
     assert train(again, device="cpu")
 
 
-@pytest.mark.deep
 def test_wrong_settings_are_refused_with_the_fix(
     word_task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_users_object_scores_by_itself_or_by_its_vectors() -> None:
     several = [[[1, 2], [9, 9]], [[9, 9], [3, 4]]], [[True, False], [False, True]]  # only one of two is real
     one, other = as_scorer(OwnVectors(contexts=several, candidates=candidates)).score(["hi", "you"], lists)
     assert (one.tolist(), other.tolist()) == ([1, 2], [7])
+    assert as_scorer(OwnVectors(scores=[])).fingerprint == as_scorer(Own(scores=[])).fingerprint == ""  # unknown
     undecided = OwnVectors(scores=[[5.0]])
     assert isinstance(as_scorer(undecided), Encoder)
     undecided_class = type("Named", (Own,), {"encode_contexts": None, "encode_candidates": None})

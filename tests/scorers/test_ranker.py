@@ -98,7 +98,6 @@ def scores_of(answer: polyrank.Answer) -> dict[str, float]:
     return {reply.text: reply.score for reply in answer.ranked}
 
 
-@pytest.mark.deep
 @given(SUBSETS, st.integers(0, 99))
 @settings(max_examples=30)
 def test_a_score_is_the_sum_of_weighted_features_however_it_is_computed(names: list[str], seed: int) -> None:
@@ -120,7 +119,6 @@ def test_a_score_is_the_sum_of_weighted_features_however_it_is_computed(names: l
         np.testing.assert_allclose(record.scores, row, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.deep
 @given(SUBSETS, st.integers(1, 30))
 @settings(max_examples=15)
 def test_an_index_returns_the_best_of_all_candidates_with_the_same_scores(
@@ -177,7 +175,6 @@ def test_a_saved_ranker_names_folders_from_its_own(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.deep
 @given(SUBSETS)
 @settings(max_examples=15)
 def test_explanations_add_up_to_the_score(names: list[str]) -> None:

@@ -161,7 +161,6 @@ def offset_of_rows(case: Case, rows: NDArray[np.int64]) -> Floats:
     return np.array([added[r] for r in rows.tolist()], np.float32)
 
 
-@pytest.mark.deep
 @given(cases())
 def test_exact_search_and_plain_scans_equal_brute_force(case: Case) -> None:
     plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"])
@@ -213,7 +212,6 @@ def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
     assert result.n_scored < 2000
 
 
-@pytest.mark.deep
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5, 16, 40]), st.sampled_from([1e-3, 1.0, 30.0, 1e3]))
 def test_spreads_are_tight_upper_bounds(seed: int, m: int, wide: float) -> None:
     products = torch.from_numpy(wide * np.random.default_rng(seed).standard_normal((700, m))).float()
@@ -233,7 +231,6 @@ def test_spreads_are_tight_upper_bounds(seed: int, m: int, wide: float) -> None:
         ).all()  # padding has the weight exp(-80)
 
 
-@pytest.mark.deep
 @given(cases(), st.booleans())
 def test_approximate_search_by_exact_indexes_is_exact_where_reported(case: Case, leave_one: bool) -> None:
     indexes: list[Any] = [build_ann(b.vectors, "flat") for b in case.blocks]
@@ -290,7 +287,6 @@ def test_moved_products_move_the_score_within_the_bound(seed: int, moved: float,
     assert ((other - mean).abs() <= moved * steepness(12) + 1e-9).all()
 
 
-@pytest.mark.deep
 @given(cases())
 def test_scores_equal_those_of_the_scoring_function(case: Case) -> None:
     results = search(case.contexts, case.mask, case.blocks, case.k)
@@ -562,7 +558,6 @@ def test_an_approximate_index_that_returns_all_proves_all() -> None:
     assert [one.n_scored for one in found] == [60] * 3
 
 
-@pytest.mark.deep
 def test_a_result_does_not_depend_on_other_contexts() -> None:
     rng = np.random.default_rng(2)
     pool = rng.standard_normal((5000, D), np.float32)

@@ -170,7 +170,6 @@ def until(client: httpx.Client, name: str, value: float) -> None:
         assert time.monotonic() < end, f"{name} is {now}, not {value}"
 
 
-@pytest.mark.deep
 def test_the_start_reports_each_index_and_its_size(server: Running) -> None:
     assert f"ready: support, index of {len(REPLIES)} candidates" in server.lines
 

@@ -121,7 +121,6 @@ def test_limits_come_before_fields(body: dict[str, Any], said: str) -> None:
         read_json(json.dumps(body).encode(), LimitSettings())
 
 
-@pytest.mark.deep
 def test_a_long_conversation_is_not_explained(client: httpx.Client) -> None:
     answer = client.post("/v1/explain", json={"context": ["a " * 30_000] * 2, "text": "hi"})
     assert (answer.status_code, "context has 120,002 characters in all" in message(answer)) == (422, True)
@@ -495,7 +494,6 @@ def test_a_host_is_one_name_of_this_machine(server: Running, client: httpx.Clien
         assert connection.recv(12) == b"HTTP/1.1 400"
 
 
-@pytest.mark.deep
 def test_keys_have_rights_and_names(folder: Path) -> None:
     served = serving_here(f"support={folder / 'keyed'}", api_key_file=folder / "keys")
     with served as server, server.client() as client:

@@ -704,7 +704,6 @@ def test_a_conversation_that_no_record_can_hold_is_refused(client: TestClient, m
         post(client, "/v1/respond", context=[turns[0][1:], turns[1]], background=facts)
 
 
-@pytest.mark.deep
 def test_explanations(client: TestClient, index: Path) -> None:
     for facts in ([], ["the light is red", "my router"]):
         with polyrank.open(index) as replies:
@@ -1467,7 +1466,6 @@ def test_a_model_that_cannot_be_opened_ends_the_server_with_its_error(
     assert str(error.value) == str(original.value)
 
 
-@pytest.mark.deep
 def test_until_the_models_are_open_requests_are_to_be_repeated(name: str) -> None:
     own, theirs = Pipe()
     app, server = create_app({"m": name}, BASIC, Worker(cast(Any, Thread()), own))

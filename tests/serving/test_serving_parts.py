@@ -184,7 +184,6 @@ def test_a_task_that_fails_fails_alone(tiny_backbone: Path) -> None:
         np.testing.assert_allclose(scores, alone, atol=1e-5)
 
 
-@pytest.mark.deep
 def test_the_next_request_is_computed_by_a_model_that_replaced_another(
     tiny_encoders: dict[str, Path], tmp_path: Path
 ) -> None:

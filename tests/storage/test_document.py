@@ -124,7 +124,6 @@ def test_missing_fields_are_named(tmp_path: Path) -> None:
     assert copy.deepcopy(document) == pickle.loads(pickle.dumps(document)) == {"a": 1}
 
 
-@pytest.mark.deep
 def test_a_ranker_of_another_form_is_refused_with_the_command(tmp_path: Path) -> None:
     as_ranker(polyrank.load("shipped:convert")).save(tmp_path / "ranker")
     document = read_document(tmp_path / "ranker", RANKER)

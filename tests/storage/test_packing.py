@@ -40,7 +40,6 @@ def test_rounded_vectors_are_not_rounded_again(precision: Precision, vectors: ND
     assert to_rows(once, precision) == rows
 
 
-@pytest.mark.deep
 @given(vectors=VECTORS)
 def test_bf16_rounds_like_torch(vectors: NDArray[np.float32]) -> None:
     want = torch.from_numpy(vectors).bfloat16().float().numpy()

@@ -297,7 +297,6 @@ def test_validation_needs_at_least_two_candidates(tmp_path: Path, write_rows: Wr
         load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run").data)
 
 
-@pytest.mark.deep
 def test_a_finished_run_returns_its_results_again(tmp_path: Path, write_rows: Write) -> None:
     one = write_rows("one.jsonl", rows(0))
     plan = recipe(one, one, tmp_path / "run", epochs=2, seeds=(1, 2))
@@ -362,7 +361,6 @@ def test_validation_and_test_lists_are_read_alike(tmp_path: Path, write_rows: Wr
             read_lists(data, part, [{"context": "hi", "candidates": ["a", "a"], "relevant": 0}])
 
 
-@pytest.mark.deep
 def test_figures_of_the_training_are_those_of_the_model(tmp_path: Path, write_rows: Write) -> None:
     train_file = write_rows("train.jsonl", rows(0))
     only_right = {"context": ["thanks"], "candidates": ["welcome", "welcome"], "relevant": [0]}  # no scorer can fail

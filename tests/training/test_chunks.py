@@ -122,7 +122,6 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return float(error / size)
 
 
-@pytest.mark.deep
 @each_step
 @pytest.mark.usefixtures("fp64")
 def test_loss_and_gradients_equal_those_of_the_whole_batch(start: Start, tiny_backbone: Path) -> None:
@@ -173,7 +172,6 @@ def test_a_batch_that_fits_into_a_chunk_equals_a_plain_one(start: Start, tiny_ba
     assert all(torch.equal(cached[name], plain[name]) for name in plain)
 
 
-@pytest.mark.deep
 @each_step
 def test_with_dropout_the_gradient_belongs_to_the_drawn_loss(start: Start, tiny_backbone: Path) -> None:
     """If both passes use the same dropout, central differences of the loss agree with the gradient."""
@@ -258,7 +256,6 @@ def test_chunks_hold_texts_of_similar_length_in_the_original_order() -> None:
     assert torch.equal(counts, lengths)
 
 
-@pytest.mark.deep
 def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -> None:
     """The second network's chunks are encoded again after the first one's update, and stay unaffected by it."""
     outcomes = []

@@ -150,7 +150,6 @@ def test_a_run_cannot_become_shorter_than_it_is(tiny_backbone: Path, task: dict[
         train(recipe(unvalidated(task), tiny_backbone, tmp_path / "run", epochs=1), resume=True)
 
 
-@pytest.mark.deep
 def test_each_key_that_differs_is_named_with_both_values(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -46,7 +46,6 @@ def parts_of(outputs: Any) -> list[Tensor]:
     return parts
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("kind", [*KINDS, "ConveRT"])
 def test_vectors_and_gradients_equal_those_of_the_whole_batch(
     kind: str, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,7 +85,6 @@ def test_adapters_start_at_the_loaded_scores_and_are_merged(kind: Any, tiny_back
     torch.testing.assert_close(compute(tokens), after, atol=1e-4, rtol=1e-4)  # type: ignore[operator]
 
 
-@pytest.mark.deep
 def test_the_seed_draws_the_adapters_and_nothing_else(tiny_backbone: Path) -> None:
     def adapters(seed: int) -> dict[str, torch.Tensor]:
         model = new_model(BiConfig(backbone=str(tiny_backbone)), None, seed=1, sample=DOCUMENTS)[0]

@@ -292,7 +292,6 @@ def test_fixed_negatives_do_not_change_during_a_run() -> None:
 # whole trainings
 
 
-@pytest.mark.deep
 def test_alpha_zero_is_exactly_the_two_plain_trainings(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -330,7 +329,6 @@ def test_mutual_learning_moves_both_and_keeps_the_best_of_each(
     assert train(plan, resume=True) == results  # finished: nothing to do
 
 
-@pytest.mark.deep
 def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     task = {"train": task["train"]}
     teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS, max_steps=1))[0].model

@@ -579,7 +579,6 @@ class StopError(Exception):
     """Ends a run from its report callback, like a crash."""
 
 
-@pytest.mark.deep
 def test_a_resumed_run_equals_the_uninterrupted_one(dialogues: Path, tmp_path: Path) -> None:
     pretrain(plan(dialogues, tmp_path / "whole"))
     for crash_at in (1, 3, 6, 7):
@@ -696,7 +695,6 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
         pretrain(plan(dialogues, tmp_path / "linear", linear, "train.steps=9"), resume=True)
 
 
-@pytest.mark.deep
 def test_other_texts_are_not_resumed(dialogues: Path, tmp_path: Path) -> None:
     """Neither texts to train on, nor those that choose the best step."""
     text, valid = dialogues.read_text("utf-8"), tmp_path / "valid.jsonl"

@@ -66,7 +66,6 @@ def trained(
     return {"result": result, "records": records, "lists": lists, "examples": examples, "plan": plan}
 
 
-@pytest.mark.deep
 def test_the_first_step_ranks_as_the_first_stage(
     task: dict[str, Path], tiny_backbone: Path, encoders: dict[str, str], tmp_path: Path
 ) -> None:
@@ -84,7 +83,6 @@ def test_the_first_step_ranks_as_the_first_stage(
         assert np.argsort(-own).tolist() == np.argsort(-alone).tolist()
 
 
-@pytest.mark.deep
 def test_training_improves_on_the_first_stage(trained: dict[str, Any], encoders: dict[str, str]) -> None:
     first, cross = polyrank.load(encoders["bi"]), load_stage(trained["result"].model)
     alone = validation_figures(first, trained["lists"])
@@ -194,7 +192,6 @@ def test_a_response_is_trained_on_if_it_is_among_the_best(scores: list[int], n: 
     assert shortlist(np.float32(scores), n) == expected
 
 
-@pytest.mark.deep
 def test_an_index_is_ranked_by_the_sum_of_both(
     trained: dict[str, Any], encoders: dict[str, str], tmp_path: Path
 ) -> None:
@@ -281,7 +278,6 @@ def test_the_card_names_the_first_stage(trained: dict[str, Any]) -> None:
     assert "whose scores it corrects; all figures are of both" in card
 
 
-@pytest.mark.deep
 def test_resumed_equals_uninterrupted(
     task: dict[str, Path], tiny_backbone: Path, encoders: dict[str, str], tmp_path: Path
 ) -> None:

@@ -624,7 +624,6 @@ def test_every_tensor_of_an_optimiser_is_needed(tmp_path: Path, optimizer: str, 
         assert (run(tmp_path / "run", resume=True, **changes) == whole) == (kind is None), kind
 
 
-@pytest.mark.deep
 def test_crashes_anywhere_do_not_change_the_result(story: Story, tmp_path: Path) -> None:
     """Crashes before a checkpoint, in the first step of an epoch, just after a check, and twice at one step."""
     for step in (1, 5, 5, 9, 12):
@@ -687,7 +686,6 @@ def test_records_after_the_checkpoint_are_made_again(story: Story, tmp_path: Pat
 # NaN steps
 
 
-@pytest.mark.deep
 def test_nan_steps_are_counted_across_an_interruption(tmp_path: Path) -> None:
     """Three in a row are too many, also if the first two came before the interruption."""
     bad, changes = (4, 5, 6), {"max_bad_steps": 2}
@@ -713,7 +711,6 @@ def test_the_maximal_number_of_nan_steps_in_a_row(tmp_path: Path, limit: int, di
         assert run(tmp_path / "run", bad=bad, max_bad_steps=limit, max_steps=8).n_steps == 8
 
 
-@pytest.mark.deep
 def test_the_last_good_checkpoint_survives_nan_steps(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", bad=(3, 4), max_steps=6)
     with pytest.raises(CrashError):
@@ -753,7 +750,6 @@ def test_batches_depend_on_seed_and_epoch_and_hold_each_example_once(tmp_path: P
     assert all(found[0].modes)  # dropout is on, also after a validation
 
 
-@pytest.mark.deep
 def test_randomness_depends_on_seed_and_step(story: Story, tmp_path: Path) -> None:
     """Each step has other random numbers; a resumed run has those of the uninterrupted one."""
     found: list[Watched] = []
@@ -787,7 +783,6 @@ def test_a_training_has_the_requested_steps_and_ends_with_a_validation(
 # signals
 
 
-@pytest.mark.deep
 def test_a_signal_saves_after_the_step_and_is_reported(story: Story, tmp_path: Path) -> None:
     with pytest.raises(InterruptedTraining) as caught:
         run(tmp_path / "run", stop_in=6, checkpoint_steps=None)

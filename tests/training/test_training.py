@@ -106,7 +106,6 @@ def test_each_kind_learns_the_toy_task(
     assert np.mean(hits) == pytest.approx(result.fit.best["R@1"])
 
 
-@pytest.mark.deep
 def test_two_runs_are_bit_equal_and_seeds_differ(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     train(recipe(task, tiny_backbone, tmp_path / "a", batch_size=24))
     plan, said = recipe(task, tiny_backbone, tmp_path / "seeds", batch_size=24, seeds=(1, 2)), list[str]()
@@ -192,7 +191,6 @@ def raise_twice(first: int, second: int) -> None:
         signal.raise_signal(second)
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("order", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
 def test_a_second_signal_ends_at_once(order: tuple[int, int]) -> None:
     child = start(raise_twice, *order)
@@ -649,7 +647,6 @@ def test_cross_encoders_need_listwise_and_data_needs_answers(
         train(recipe({**task, "train": empty}, tiny_backbone, tmp_path / "run"))
 
 
-@pytest.mark.deep
 def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     first = BiConfig(reduction="mean", output_scale=2.0)
     bi = train(recipe(task, tiny_backbone, tmp_path / "bi", first, max_steps=3))[0]
@@ -724,7 +721,6 @@ def test_a_second_training_starts_where_the_first_ended(
         new_model(goes_on, POLICY, seed=1, sample=["hello"])
 
 
-@pytest.mark.deep
 def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(
     mean_pooled_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

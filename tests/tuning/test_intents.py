@@ -261,7 +261,6 @@ def test_r_equals_the_reduction(models: dict[str, Path], name: str) -> None:
 # the network
 
 
-@pytest.mark.deep
 def test_clusters_of_any_norm_are_learned() -> None:
     train, dev = clusters(120, 1), clusters(60, 2)
     for size in (1e-3, 1.0, 1e3):
@@ -300,7 +299,6 @@ def test_a_step_is_sgd_on_the_cross_entropy() -> None:
         torch.testing.assert_close(dict(fit.head.named_parameters())[name].detach(), want)
 
 
-@pytest.mark.deep
 def test_seeds_reproduce_bit_for_bit() -> None:
     train, dev = clusters(90, 1, spread=0.6), clusters(60, 2, spread=0.6)
     config = HeadConfig(hidden_dim=8, dropout=0.3)
@@ -584,7 +582,6 @@ def test_figures_come_from_the_test_part() -> None:
     assert (nothing["accuracy"], nothing["interval"]) == (0, [0, 1])
 
 
-@pytest.mark.deep
 def test_settings_that_diverge_are_left_out() -> None:
     grid = [HeadConfig(hidden_dim=8, dropout=0.0, lr=lr) for lr in (1e-4, 0.1, 1e30)]
     seen: list[tuple[str, int, int]] = []

@@ -53,7 +53,6 @@ def test_held_out_figures_equal_those_of_fits_without_each_dialogue() -> None:
         assert held.hit[n] == pytest.approx(hit_at(placement, 1))
 
 
-@pytest.mark.deep
 def test_useful_terms_are_chosen_in_the_order_of_their_gain_and_noise_is_not() -> None:
     features, right = drawn(3, 300, [0.5, 1.5, 0.0, 0.9])
     selection = Selection(features, right, np.arange(300), blocks(4))

@@ -178,7 +178,6 @@ def cross_choice(
     return Choice(terms, ScoredLists(lists, None, lambda _, batches: batches), fixed or {}, durations, ms, 0)
 
 
-@pytest.mark.deep
 def test_a_reranker_is_tried_on_shortlists_which_equal_whole_lists_if_they_hold_all() -> None:
     terms: list[Term] = [EncoderTerm(BI), CrossTerm(PairScorer())]
     lists = simulated(100, truth((terms[0], (1.0,)), (terms[1], (2.0,))))
@@ -374,7 +373,6 @@ def test_the_table_of_a_tuning_has_the_figures_of_each_term() -> None:
 # options
 
 
-@pytest.mark.deep
 def test_terms_that_are_left_out_are_not_tried() -> None:
     """By the name of a model, which leaves out what is made from it, or by kind: each kind leaves out only itself."""
     models = [BI, OTHER, polyrank.load("bm25"), PairScorer()]
@@ -440,7 +438,6 @@ def test_a_fixed_weight_is_kept() -> None:
             polyrank.tune([BI, OTHER], EXAMPLE_LISTS, weights=weights)
 
 
-@pytest.mark.deep
 def test_fixed_weights_are_compared_with_the_model_without_them() -> None:
     """The answers depend on counts, so that their weight has a gain, and the weight 0 has none."""
     settings = {"dialogues": EXAMPLE_LISTS, "without": ["hubs", "words"]}
@@ -507,7 +504,6 @@ def test_lists_that_choose_nothing_are_refused(lists: list[Example]) -> None:
         polyrank.tune([BI], lists)
 
 
-@pytest.mark.deep
 def test_a_score_that_is_not_finite_names_its_term() -> None:
     class Broken:
         def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[list[float]]:

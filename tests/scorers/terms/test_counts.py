@@ -20,7 +20,6 @@ REPLIES = {"yes": 7, "no": 3, "try again": 1, "restart the router": 2}
 CONTEXTS = ["is it on", ["hello", "my wifi is down"]]
 
 
-@pytest.mark.deep
 @given(st.dictionaries(st.text(), st.integers(1, 2**40), min_size=1), st.lists(st.text()))
 def test_a_score_is_the_logarithm_of_the_count(counts: dict[str, int], others: list[str]) -> None:
     texts = [*counts, *others]

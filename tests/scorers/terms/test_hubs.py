@@ -127,7 +127,6 @@ class HubEncoder(Encoder):
         return vectors
 
 
-@pytest.mark.deep
 def test_hubs_are_corrected() -> None:
     generator = np.random.default_rng(1)
     lists = []

@@ -38,7 +38,6 @@ def test_repetitions_follow_the_formula(turns: list[str], reply: str, echo: int,
         assert features[OVERLAP] == pytest.approx(overlap)
 
 
-@pytest.mark.deep
 def test_a_word_is_as_rare_as_the_texts_that_have_it_are_few() -> None:
     assert WordCounts(16, {"is": 2, "it": 2, "the": 2}) == COUNTED
     assert COUNTED.rarity("it") == np.log(16 / 2)
