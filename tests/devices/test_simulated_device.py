@@ -156,6 +156,22 @@ def test_a_device_keeps_a_block_and_waits_a_few_times_for_each_context(device: S
     assert all(result.n_scored < 600 for result in first)
 
 
+def test_a_damaged_vector_of_a_later_block_is_refused(device: SimulatedDevice, free: Free) -> None:
+    """After the first block, only bounds above a threshold count."""
+    first, second = blocks_of("fp32")[:2]
+    vectors = np.array(second.vectors)
+    vectors[len(vectors) // 2, 3] = np.nan
+    for where in ("cuda", "cpu"):
+        with pytest.raises(ArtifactError, match="not finite"):
+            search(
+                np.ones((1, 2, 16), np.float32),
+                np.ones((1, 2), np.bool_),
+                [first, replace(second, vectors=vectors)],
+                10,
+                device=where,
+            )
+
+
 @pytest.mark.deep
 def test_many_contexts_are_bounded_in_passes(
     device: SimulatedDevice, free: Free, monkeypatch: pytest.MonkeyPatch

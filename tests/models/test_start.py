@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModel, AutoTokenizer
 
 from convert_models import make as make_convert
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
@@ -105,6 +106,20 @@ def test_a_start_with_fewer_words_keeps_its_embeddings(tiny_backbone: Path, tmp_
     assert torch.equal(new[: len(old)], old)
     assert new[-1].abs().sum() > 0
     assert not any(torch.equal(new[-1], row) for row in old)
+
+
+def test_a_backbone_with_more_words_than_the_start_gets_its_embeddings(tiny_backbone: Path, tmp_path: Path) -> None:
+    source = trained(STARTS["bi"], tiny_backbone, tmp_path / "model")
+    larger = tmp_path / "larger"
+    network, words = AutoModel.from_pretrained(tiny_backbone), AutoTokenizer.from_pretrained(tiny_backbone)
+    words.add_tokens(["modem"])
+    network.resize_token_embeddings(len(words), mean_resizing=False)
+    for part in (network, words):
+        part.save_pretrained(larger)
+    model, _, _ = start_model(on(STARTS["bi"], larger), POLICY, seed=1, sample=REPLIES, start=tmp_path / "model")
+    name = "context_tower.backbone.network.embeddings.word_embeddings.weight"
+    old, new = source.state_dict()[name], model.state_dict()[name]
+    assert (len(new), new[: len(old)].tolist()) == (len(old) + 1, old.tolist())
 
 
 @pytest.mark.deep
