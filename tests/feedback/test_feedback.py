@@ -684,7 +684,7 @@ def test_final_texts_are_stored_with_slots(tmp_path: Path) -> None:
         "a": "AR-12345 is on its way",
         "b": "Hi Zoe, call 0800 123 456 about AR-12345",
         "c": "No, Zoe.",
-        "d": "I told Zoe so",
+        "d": "I called Zoe",
     }
     with FeedbackStore(tmp_path / "f", keep_text=True) as store:
         for name, text in sent.items():
@@ -694,7 +694,7 @@ def test_final_texts_are_stored_with_slots(tmp_path: Path) -> None:
             "{order} is on its way",
             "Hi {customer}, call 0800 123 456 about {order}",
             "No, {customer}.",
-            "I told {customer} so",  # the context alone shows that this is a name
+            "I called {customer}",  # the context alone shows that this is a name
         ]
 
 
