@@ -280,6 +280,12 @@ def test_any_text_is_a_filter_or_refused(text: str) -> None:
     assert read_filter(str(condition)) == condition
 
 
+def test_the_limits_are_those_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "filters.md").read_text("utf-8")
+    limits = f"{MAX_CHARACTERS:,} characters, {MAX_TERMS} terms, {MAX_VALUES} values and {MAX_DEPTH} nested parentheses"
+    assert f"A filter has at most {limits}" in page
+
+
 def test_the_largest_filter_is_evaluated() -> None:
     values = ",".join(["7"] * (MAX_VALUES - MAX_TERMS + 1))
     text = " or ".join(["a=0"] * (MAX_TERMS - 1) + [f"a in ({values})"])
