@@ -475,21 +475,28 @@ def test_a_model_without_sides_needs_no_warning(client: TestClient) -> None:
     assert "meta" not in post(client, "/v1/embeddings", input=["hello hi"])
 
 
-@pytest.mark.deep
-def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
-    names = [str(tiny_encoders["bi"]), "shipped:convert"]
-    limits = [cut for name in names for cut in polyrank.load(name).cut]
+def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(
+    tiny_backbone: Path, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    policy, backbone = TextPolicy(max_context_tokens=20, max_candidate_tokens=24), str(tiny_backbone)
+    for kind, config in (("bi", BiConfig(backbone=backbone)), ("cross", CrossConfig(backbone=backbone))):
+        save_model(tmp_path / kind, *new_model(config, policy, seed=2, sample=REPLIES))
+    names = [str(tiny_encoders["bi"]), str(tmp_path / "bi")]  # of 32 and 16, and of 20 and 24 tokens
     texts = [cast(Any, polyrank.load(name)).texts for name in names]
     n_read = sum(len(ids) for one in texts for ids in one.all_candidate_ids(["hello hi", "pay"]))
     n_read += sum(len(one.context_ids(Context(("hi",)))) for one in texts)
-    lowest = [min(cut.max_context_tokens for cut in limits), min(cut.max_candidate_tokens for cut in limits)]
-    for number, parts in enumerate((names, names[::-1])):
-        Ranker([(EncoderTerm(load_encoder(name)), [1.0]) for name in parts]).save(tmp_path / f"{number}")
-        served = Served("both", str(tmp_path / f"{number}"), "cpu")
-        (scored,) = served.score([ScoreTask(Context(("hi",)), ["hello hi", "pay"])])
-        assert scored.n_tokens == n_read  # of all networks
-        info = served.info()
-        assert [info.max_context_tokens, info.max_candidate_tokens] == lowest
+    Ranker([(EncoderTerm(load_encoder(name)), [1.0]) for name in names]).save(tmp_path / "both")
+    served = Served("both", str(tmp_path / "both"), "cpu")
+    (scored,) = served.score([ScoreTask(Context(("hi",)), ["hello hi", "pay"])])
+    assert scored.n_tokens == n_read  # of all networks
+    info = served.info()
+    assert (info.max_context_tokens, info.max_candidate_tokens) == (20, 16)
+    assert (info.by_list, info.reranks) == (False, False)
+    second = CrossTerm(polyrank.load(str(tmp_path / "cross")))
+    Ranker([(EncoderTerm(load_encoder(names[0])), [1.0]), (second, [1.0])]).save(tmp_path / "stages")
+    info = Served("stages", str(tmp_path / "stages"), "cpu").info()
+    assert (info.max_context_tokens, info.max_candidate_tokens) == (20, 16)
+    assert (info.by_list, info.reranks) == (True, True)  # a shortlist depends on the whole list
 
 
 @pytest.mark.parametrize(
@@ -665,11 +672,15 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_
             (contexts[0], [LONG, LONG], 2), (contexts[1], REPLIES[:2], 1),
         )
     ]  # fmt: skip
+    scores += [ScoreTask(contexts[0], REPLIES, max_tokens=n) for n in (9, 2, 1)]
     embeds = [
-        EmbedTask(texts, forms)
-        for texts, forms in (
-            ([("query", "hi"), ("document", "hi"), ("query", LONG)], ()), ([("document", "thanks")], ("float",)),
-            ([("document", "pay"), ("query", "the bill")], ("unit-float", "float")), ([("query", "hi")], ("float",)),
+        EmbedTask(texts, forms, n)
+        for texts, forms, n in (
+            ([("query", "hi"), ("document", "hi"), ("query", LONG)], (), None),
+            ([("document", "thanks")], ("float",), None), ([("query", "hi")], ("float",), None),
+            ([("document", "pay"), ("query", "the bill")], ("unit-float", "float"), None),
+            ([("document", "pay the bill"), ("query", "the bill")], ("float",), 1),
+            ([("query", "the bill"), ("document", "pay the bill")], ("float",), 2),
         )
     ]  # fmt: skip
 
@@ -692,7 +703,11 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_
     chosen = [[id_ for id_, *_ in one.shown] for one in other.compute(diverse)]  # type: ignore[arg-type]
     assert chosen == [[id_ for id_, *_ in other.compute([task])[0].shown] for task in diverse]
     assert chosen[len(contexts) : 2 * len(contexts)] != [ids[:2] for ids in chosen[: len(contexts)]]
-    assert [one.cut for one in served.compute(scores)] == [True, False, False, False, True, False]
+    results = served.compute(scores)
+    assert [one.cut for one in results] == [True, False, False, False, True, False, False, True, True]
+    (words,) = served.compute([ScoreTask(contexts[0], ["restart", "the", "hello", "thanks"])])  # of one token each
+    assert [results[-1].scores[i] for i in (0, 2, 3, 4)] == pytest.approx(words.scores, abs=1e-4)
+    assert [one.cut for one in served.compute(embeds)] == [True, False, False, False, True, True]
 
 
 def test_a_conversation_that_no_record_can_hold_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

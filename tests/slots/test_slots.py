@@ -13,6 +13,8 @@ import polyrank
 from polyrank.cli.commands import app
 from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
+from polyrank.serving.served import Served
+from polyrank.serving.tasks import RespondTask
 from polyrank.slots import data_in, fill, people_in, sent_template, template, values_of
 from polyrank.slots.people import mentions, parts_of
 from polyrank.slots.templates import READ, TURNS
@@ -285,6 +287,10 @@ def test_a_context_gets_replies_in_its_language_and_one_greeting(tmp_path: Path)
         assert unclear == {*texts["de"], *texts["en"], "x"}
         assert len(replies.answer("Where is my parcel?", 9, any_language=True).ranked) == 9
         assert len(replies.respond(["Where is my parcel?"], 9, any_language=True)[0]) == 9
+        question = Context(("Where is my parcel?",))
+        asked = [RespondTask(question, 9, any_language=every) for every in (True, False, True)]
+        together = Served("m", str(tmp_path / "index")).respond(asked)  # requests that arrive at once
+        assert [len(one.rows) for one in together] == [9, 5, 9]
         for options, n in ((["-k", "9"], 5), (["-k", "9", "--any-language"], 9), (["--any-language"], 5)):
             command = ["respond", str(tmp_path / "index"), "Where is my parcel?", *options]
             assert len(json.loads(CliRunner().invoke(app, command).stdout)["results"]) == n
