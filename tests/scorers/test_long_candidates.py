@@ -90,24 +90,21 @@ def test_a_document_counts_as_its_best_chunk(tiny_backbone: Path) -> None:
     assert (first.unread, chunked.unread) == ({LATE}, set())
 
 
-@pytest.mark.deep
+@pytest.mark.parametrize("name", ["bi", pytest.param("cross", marks=pytest.mark.deep)])
 def test_each_of_several_long_candidates_counts_as_its_own_best_chunk(
-    tiny_encoders: dict[str, Path], tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tiny_encoders: dict[str, Path], tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [LATE, f"{ANSWER} {FILLER * 2}", "thanks", OTHER, LATE, f"{FILLER}{ANSWER}", ANSWER]
-    for name, scorer in scorers(tiny_encoders, tiny_backbone).items():
-        if scorer.chooser is not scorer:
-            continue
-        chunked, chunks = Chunked(scorer), Chunked(scorer).chunks
-        for asked in (QUERY, "thanks"):
-            wanted = [scorer.score([asked], [chunks(Context((asked,)), text)])[0].max() for text in texts]
-            (found,) = chunked.score([asked], [texts])
-            np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=name)
-            both = chunked.score([asked, "hello"], [texts, texts[::-1]])  # each context its own list
-            np.testing.assert_allclose(both[0], wanted, atol=1e-5, err_msg=name)
+    scorer = scorers(tiny_encoders, tiny_backbone)[name]
+    chunked, chunks = Chunked(scorer), Chunked(scorer).chunks
+    wanted = [scorer.score([QUERY], [chunks(Context((QUERY,)), text)])[0].max() for text in texts]
+    (found,) = chunked.score([QUERY], [texts])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    both = chunked.score(["hello", QUERY], [texts[::-1], texts])  # each context its own list
+    np.testing.assert_allclose(both[1], wanted, atol=1e-5)
     every = chunks(Context((QUERY,)), LATE)
     for most in (1, 2, 3):
-        few = Chunked(scorers(tiny_encoders, tiny_backbone)["bi"], most)
+        few = Chunked(scorer, most)
         read = few.chunks(Context((QUERY,)), LATE)
         assert len([one for one in read if read.index(one) < most]) == most
         assert read[:most] == every[:most]

@@ -254,13 +254,18 @@ def test_a_step_has_every_setting_of_its_recipe(
     both = [make(tiny_backbone, BI), make(tiny_backbone, CROSS, seed=2)][: 1 + (method == "mutual")]
     rankers = [Ranker(one.model, one.texts, make_scorer(one.model, one.texts), lambda *_: None) for one in both]
     teacher = {} if method == "mutual" else {"teacher": str(tiny_encoders["poly"])}
-    settings = train_config(
-        method=method, alpha=0.25, temperature=5.0, label_weight=0.75, n_negatives=1, chunk_size=2, redraw=False,
-        precision="fp32", **teacher,
-    )  # fmt: skip
+    values: dict[str, Any] = {
+        "method": method, "alpha": 0.25, "temperature": 5.0, "label_weight": 0.75, "n_negatives": 1, "chunk_size": 2,
+        "redraw": False, "precision": "fp32", **teacher,
+    }  # fmt: skip
     own = Imitation().labels
     examples, said = [example for _, example in BATCH], partial(own, smoothing=0.5)
-    step = make_step(rankers, settings, examples, device=CPU, seed=7, folder=tmp_path, loss=said)
+
+    def made(**changes: Any) -> Any:
+        settings = train_config(**(values | changes))
+        return make_step(rankers, settings, examples, device=CPU, seed=7, folder=tmp_path, loss=said)
+
+    step = made()
     assert isinstance(step, MutualStep | DistillStep)
     assert step.imitation == Imitation(0.25, 5.0, 0.75, said)
     lists = [step.first, step.second] if isinstance(step, MutualStep) else [step.student]
@@ -269,6 +274,11 @@ def test_a_step_has_every_setting_of_its_recipe(
     if isinstance(step, DistillStep):
         assert step.teacher.scorer.fingerprint == load(tiny_encoders["poly"], device="cpu").fingerprint  # type: ignore[attr-defined]  # an encoder
         assert [np.load(file).shape for file in tmp_path.glob("teacher-scores-*.npy")] == [(2, 2)]
+        for changes in ({"redraw": True}, {"remine_epochs": 1}):  # lists that do not repeat
+            made(**changes)
+        assert len([*tmp_path.glob("teacher-scores-*.npy")]) == 1
+        made(precision="bf16")  # has other scores
+        assert len([*tmp_path.glob("teacher-scores-*.npy")]) == 2
 
 
 def test_every_candidate_of_a_batch_is_encoded_once(tiny_backbone: Path) -> None:

@@ -37,6 +37,20 @@ def test_chunks_have_the_loss_and_gradients_of_the_whole(
             torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-9, msg=key)
 
 
+def test_a_process_adds_its_share_of_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 contexts it has 3, whose losses are 1, 2 and 6: also in chunks of two contexts."""
+    for most in (row_losses.MOST_SCORES, 4):
+        monkeypatch.setattr(row_losses, "MOST_SCORES", most)
+        own, candidates = torch.tensor([1.0, 2.0, 6.0], requires_grad=True), torch.ones(2, 1, requires_grad=True)
+        loss = row_losses.mean_loss(
+            lambda rows, shared: rows.mean() * shared[0, 0], own, candidates=candidates, n_contexts=12
+        )
+        (2 * loss).backward()
+        assert float(loss.detach()) == pytest.approx(9 / 12)
+        torch.testing.assert_close(own.grad, torch.full((3,), 2 / 12))
+        torch.testing.assert_close(candidates.grad, torch.tensor([[2 * 9 / 12], [0.0]]))
+
+
 def test_memory_does_not_grow_with_the_scores_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """128 contexts with 64 vectors: 4 MB of products at once, or 0.5 MB per chunk."""
     torch.manual_seed(0)
