@@ -215,6 +215,36 @@ def test_the_work_of_a_batch_is_shared_by_length(tiny_backbone: Path) -> None:
     assert work_together(2, compare_shares, tiny_backbone) == [0, 0]
 
 
+@pytest.mark.parametrize("n", [4, 1])
+def test_three_processes_have_each_text_of_a_batch_once(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one text, two of them have none."""
+    texts = make()[1]
+    batch = [*enumerate([*(example for _, example in BATCH), Example(("hi", "", "it is"), ("thanks!",), (0,))])][:n]
+    lists = [["please restart it", "hello"], ["did that help?"], ["hello", "hi", "thanks!"], ["thanks!", "hello"]][:n]
+    whole = prepared.in_batch(batch, ["hi"], texts=texts, rights={})
+    whole_lists = prepared.in_lists(batch, lists, texts=texts)
+    rows, segments = [[7], [5, 6], [11, 12, 13, 14], [8, 9, 10]][:n], [[1], [0, 1], [0, 1, 1, 1], [0, 0, 1]][:n]
+    owned, shares = [[2, 0], [3], [1]] if n == 4 else [[0], [], []], []
+    monkeypatch.setattr(distributed, "world_size", lambda: 3)
+    for rank, own in enumerate(owned):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        shares.append(share := share_of(rows, segments, pad_id=0))
+        assert (share.own.tolist(), share.counts) == (own, tuple(map(len, owned)))  # in turns, by length
+        for line, place in enumerate(own or [0]):
+            length = len(rows[place])
+            assert share.tokens.ids[line, :length].tolist() == rows[place]
+            assert share.tokens.segments[line, :length].tolist() == segments[place]
+            assert int(share.tokens.mask[line].sum()) == length
+        part = prepared.in_batch(batch, ["hi"], texts=texts, rights={})
+        given = prepared.in_lists(batch, lists, texts=texts)
+        assert part.targets.tolist() == part.contexts.own.tolist()
+        assert torch.equal(part.allowed, whole.allowed[part.contexts.own])
+        assert torch.equal(given.keys, whole_lists.keys[given.inputs.own])
+        assert torch.equal(given.allowed, whole_lists.allowed)
+    together = torch.cat([share.own for share in shares])
+    assert all(together[share.back].tolist() == [*range(n)] for share in shares)
+
+
 def test_a_single_process_exchanges_nothing() -> None:
     layers = nn.Linear(2, 2)
     with summed_gradients(layers):
