@@ -3,6 +3,7 @@
 import datetime
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import openpyxl
@@ -310,6 +311,12 @@ def test_majorities_and_customers_are_counted_over_all_conversations() -> None:
     assert gaps(True, False, False) == ["order"]
     assert gaps(False, True, True) is None
     assert gaps(True, False) is None  # half of them
+    known = [
+        replace(one, background=(f"Order: AR-5512{n}",))
+        for n in range(2)
+        for one in asked(n, "I lost it", f"It is AR-5512{n}.")
+    ]
+    assert [reply.metadata.get("gaps") for reply in frequent_replies(known)] == [None]  # facts are known too
     phone = [one for n in range(4) for one in asked(n, "ok", "Call 0800 123 456.")]
     assert texts_of(frequent_replies(phone)) == ["Call 0800 123 456."]
     said = [*phone, *asked(7, "I am on 0800 123 456", "It is here")]  # by a customer, so it is not the firm's
@@ -388,6 +395,8 @@ def test_replies_left_out_are_reported() -> None:
     ]
     assert frequent_replies(examples("a b", "a b"), notify=said.append)
     assert len(said) == 2
+    frequent_replies(examples("a b", "a b", "a b", "c d", "c d"), min_count=3, notify=said.append)
+    assert said[2].startswith("1 of 2 different replies, 40% of all 5 replies, are left out because they occur fewer")
 
 
 def test_numbers_are_not_read_as_texts(tmp_path: Path) -> None:
