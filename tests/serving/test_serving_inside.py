@@ -64,7 +64,7 @@ from polyrank.serving.keys import Keys
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
 from polyrank.serving.protocol import PatientProtocol
 from polyrank.serving.routes.feedback import figures
-from polyrank.serving.run import _bind, _until_stopped
+from polyrank.serving.run import _bind, _SignalHandlers, _until_stopped
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import EmbedTask, RespondTask, ScoreTask, Side, Started
 from polyrank.serving.worker import Setup, run_worker
@@ -1463,6 +1463,38 @@ def test_a_signal_stops_a_server(name: str, number: int) -> None:
         happened, server = run_here(models, worker, lambda server: os.kill(os.getpid(), number))
     assert happened == ["listening", "ready"]
     assert server.draining
+
+
+@pytest.mark.parametrize(("number", "drains"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_one_signal_drains_a_second_ends_at_once_and_another_reads_the_keys(
+    number: int, drains: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("a-key-of-the-first-day")
+    settings = replace(BASIC, drain_s=300.0, api_key_file=str(tmp_path / "keys"))
+    app, server = create_app({"m": "path"}, settings)
+    own = uvicorn.Server(uvicorn.Config(app))
+
+    async def signalled() -> None:
+        stop = _SignalHandlers(own, server)
+        (tmp_path / "keys").write_text("a-key-of-the-second-day")
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(stop.requested.wait(), 10)
+        ended, _ = await asyncio.wait({draining := asyncio.create_task(stop.drain())}, timeout=0.02 if drains else 10)
+        assert (bool(ended), server.draining, own.force_exit) == (not drains, True, False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(draining, 10)
+        async with asyncio.timeout(10):
+            while not own.force_exit:
+                await asyncio.sleep(0)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # without a handler it would end the tests
+    try:
+        asyncio.run(signalled())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    known = [server.keys.admit(f"Bearer a-key-of-the-{day}-day".encode()) for day in ("first", "second")]
+    assert [key is not None for key in known] == [False, True]
 
 
 @pytest.mark.parametrize(("content", "code"), [(None, UsageError.exit_code), ("{", 4)])
