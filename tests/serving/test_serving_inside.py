@@ -580,6 +580,12 @@ def test_long_documents_are_read_in_chunks_and_unread_text_is_named(client: Test
         scored = post(client, "/score", model="tiny", text_1=first, text_2=["hello hi", "thanks"])
         assert scored["meta"]["warnings"] == [warning]
     assert "meta" not in post(client, "/score", model="tiny", text_1=["hi", "thanks"], text_2=["hello hi", "thanks"])
+    rows: list[list[float]] = []
+    for texts, most in ((["hello hi", "thanks hi"], 1), (["hello", "thanks"], -1), (["hello hi", "thanks hi"], -1)):
+        sent = {"model": "tiny", "text_1": ["hi", "thanks"], "text_2": texts, "truncate_prompt_tokens": most}
+        rows.append([row["score"] for row in post(client, "/score", **sent)["data"]])
+    assert rows[0] == pytest.approx(rows[1], abs=1e-5)
+    assert rows[0] != pytest.approx(rows[2], abs=1e-5)
 
 
 def test_a_filter_that_took_too_long_is_refused_for_a_while_or_until_the_index_changes(
