@@ -147,6 +147,13 @@ def test_labels_are_kinds_of_answers_only_if_all_are_0_or_1(tmp_path: Path) -> N
         assert examples(tmp_path / "x.jsonl", *marked) == [(("q",), ("a", "b"), (1,))]
     backed = [row | {"background": [name]} for row, name in zip(rows[:2], ("i ski", "i swim"), strict=True)]
     assert [e.background for e in read_examples(backed).examples] == [("i ski",), ("i swim",)]
+    said = [
+        {"query": "q", "passage": text, "label": n, "history": [[turn, "ok"]]}
+        for turn, text, n in (("i ski", "a", 1), ("i swim", "b", 1), ("i ski", "c", 0))
+    ]
+    assert examples(tmp_path / "x.jsonl", *said) == [
+        (("i ski", "ok", "q"), ("a", "c"), (0,)), (("i swim", "ok", "q"), ("b",), (0,))
+    ]  # fmt: skip
 
 
 def test_dialogues_may_have_fields_of_other_forms(tmp_path: Path) -> None:

@@ -47,6 +47,13 @@ def test_every_format_has_the_same_replies(tmp_path: Path) -> None:
     assert said == []  # the end of a file is not a blank line
     (tmp_path / "w.csv").write_bytes("text,id\nGrüezi wohl über Straße,7\nTschüß,8\n".encode("cp1252"))
     assert read_replies(tmp_path / "w.csv") == [Candidate("7", "Grüezi wohl über Straße"), Candidate("8", "Tschüß")]
+    (tmp_path / "old.csv").write_bytes("text\nGrüezi\nTschüß\n".encode("cp437"))
+    assert texts_of(read_replies(tmp_path / "old.csv", encoding="cp437")) == ["Grüezi", "Tschüß"]
+    book.create_sheet("short").append(["text"])
+    book["short"].append(["only this"])
+    book.save(tmp_path / "two.xlsx")
+    sheets = [texts_of(read_replies(tmp_path / "two.xlsx", sheet=sheet)) for sheet in (None, "short")]
+    assert sheets == [texts, ["only this"]]
 
 
 def test_html_becomes_the_text_that_imported_chats_have(tmp_path: Path) -> None:

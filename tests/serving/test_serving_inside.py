@@ -54,7 +54,7 @@ from polyrank.scorers.ranker import Ranker, as_ranker
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.protocol import Term
-from polyrank.serving.app import STATUSES, _release_idle_locks, create_app
+from polyrank.serving.app import STATUSES, _release_idle_locks, _watch_keys, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, MAX_SEARCHING, Server
 from polyrank.serving.errors import HttpError, http_error
@@ -1501,6 +1501,29 @@ def test_one_signal_drains_a_second_ends_at_once_and_another_reads_the_keys(
         signal.signal(signal.SIGHUP, before)
     known = [server.keys.admit(f"Bearer a-key-of-the-{day}-day".encode()) for day in ("first", "second")]
     assert [key is not None for key in known] == [False, True]
+
+
+def test_a_file_of_keys_is_read_again_when_it_changes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.serving.app.KEYS_S", 0.0)
+    file, texts = tmp_path / "keys", [f"a-key-of-the-day-{'x' * day}" for day in range(3)]
+    file.write_text(texts[0])
+    _, server = create_app({"m": "path"}, replace(BASIC, api_key_file=str(file)))
+
+    def known() -> list[bool]:
+        return [server.keys.admit(f"Bearer {text}".encode()) is not None for text in texts]
+
+    async def watched() -> None:
+        watching = asyncio.create_task(_watch_keys(server))
+        await asyncio.sleep(0)
+        for text in texts[1:]:  # as an editor that writes it in parts
+            file.write_text(text)
+            await asyncio.sleep(0)
+            assert known() == [True, False, False]
+        await asyncio.sleep(0)
+        assert known() == [False, False, True]
+        watching.cancel()
+
+    asyncio.run(watched())
 
 
 @pytest.mark.parametrize(("content", "code"), [(None, UsageError.exit_code), ("{", 4)])
