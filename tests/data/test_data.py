@@ -434,6 +434,8 @@ def test_duplicates_count_once_and_are_reported(tmp_path: Path, read: ReadPool) 
     assert said == [f"{path}: 2 of 4 replies repeat an earlier one and count once"]
     rows = [{"text": "a", "topic": "x"}, {"text": "a", "topic": "x"}, {"id": "1", "text": "a"}]
     assert len(read(written(tmp_path / "p.jsonl", *rows), notify=said.append)) == 2
+    rows = [{"text": "a", "x": 1, "y": {"p": 2, "q": 3}}, {"y": {"q": 3, "p": 2}, "x": 1, "text": "a"}]
+    assert len(read(written(tmp_path / "o.jsonl", *rows))) == 1  # the order of fields does not matter
     read(written(tmp_path / "q.txt", "hello", "bye"), notify=said.append)
     assert len(said) == 2
 

@@ -1646,19 +1646,21 @@ def test_a_fault_of_a_library_while_models_are_opened_is_reported(
     assert started.error.startswith(message)
 
 
-def test_a_stopped_server_leaves_no_threads(name: str, tmp_path: Path) -> None:
+def test_a_stopped_server_leaves_no_threads_and_no_lock(name: str, index: Path, tmp_path: Path) -> None:
+    shutil.copytree(index, tmp_path / "index")
     before = set(threading.enumerate())
-    with inside(
-        {"tiny": name}, replace(BASIC, feedback=FeedbackSettings(file=str(tmp_path / "feedback.db")))
-    ) as client:
+    models = {"tiny": name, "support": str(tmp_path / "index")}
+    with inside(models, replace(BASIC, feedback=FeedbackSettings(file=str(tmp_path / "feedback.db")))) as client:
         large = json.dumps({"context": "hi", "candidates": []}).encode() + b" " * 70_000
         headers = {"content-type": "application/json"}
         assert client.post("/v1/score", content=large, headers=headers).status_code == 200  # parsed in a thread
         assert client.get("/v1/feedback/report").status_code == 200
+        assert post(client, "/v1/candidates", candidates=[{"text": "restart it"}])["n_candidates"] == 6
         started = {thread.name.rpartition("_")[0] for thread in set(threading.enumerate()) - before}
         assert {"polyrank-json", "polyrank-search", "polyrank-pool"} <= started
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert not [thread for thread in left if not thread.startswith("polyrank-pool")]  # these end on their own
+    open_writer(tmp_path / "index").close()  # nobody holds its lock, although the last change was a moment ago
 
 
 def test_feedback_is_written_first_at_the_end(index: Path, tmp_path: Path) -> None:
