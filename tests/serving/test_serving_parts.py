@@ -10,7 +10,7 @@ import shutil
 import stat
 import time
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
@@ -596,6 +596,11 @@ def test_texts_that_were_written_do_not_count_as_waiting(tmp_path: Path, monkeyp
         log.show(record(number, 399))
         asyncio.run(log.record(record(100 + number)))  # when it returns, all before it are written
     assert (log.n_lost, len(log), len(log.store)) == (0, 0, 40)
+    log._scheduled = True  # so that the next ones wait
+    context = Context(("a" * 300,), ("b" * 300,))
+    for number in (200, 201):  # of 606 characters each: turns, facts, replies and their ids
+        log.show(replace(record(number, 3), context=context))
+    assert (log.n_lost, len(log), log._n_queued - log._n_written) == (1, 1, 606)
     log.close()
 
 
