@@ -77,6 +77,11 @@ def test_parts_are_disjoint_and_complete(shuffled: Path, tmp_path: Path, by: Any
     assert lists == list(parts.test.examples)
     assert {e.response for e in lists} == {f"answer {i} of chat {n}" for i in (1, 3, 5) for n in found[2]}
     assert all(text.startswith("answer") for example in lists for text in example.candidates)
+    if by == "time":  # the seed is that of the lists too
+        other = split(shuffled, by=by, valid=0.2, test=0.1, n_candidates=8, seed=1)
+        for part, again in ((parts.valid, other.valid), (parts.test, other.test)):
+            assert [e.context for e in again.examples] == [e.context for e in part.examples]
+            assert [e.candidates for e in again.examples] != [e.candidates for e in part.examples]
 
 
 def test_dialogues_of_the_training_part_are_unchanged(tmp_path: Path) -> None:
