@@ -288,6 +288,7 @@ LISTS = {"kind": "listwise"}
             {"kind": "bi"}, {"betas": [0.5, 0.9], "optimizer": "adadelta"},
             ["train.betas = (0.5, 0.9) has no effect: they are of adamw and adamax"],
         ),
+        ({"kind": "bi"}, {"betas": [0.5, 0.9], "optimizer": "adamax"}, []),
         (
             {"kind": "bi"}, {"method": LISTS | {"sigmoid": True}},
             ["train.method.sigmoid = true has no effect: it is for Cross-encoders"],
@@ -339,6 +340,9 @@ def test_a_network_inherits_a_setting_that_only_the_other_uses() -> None:
     second = {"kind": "bi", "train": {"new_lr": 0.2}}
     found = recipe_from_dict(values(own, model={"kind": "cross"}, reranker=second))
     assert without_effect(found) == [f"reranker.train.new_lr = 0.2 {NOTHING_NEW}"]
+    for second in ({"kind": "bi"}, {"kind": "poly", "codes": "last"}):  # neither network uses it
+        found = recipe_from_dict(values({"method": MUTUAL, "new_lr": 0.1}, reranker=second))
+        assert without_effect(found) == [f"train.new_lr = 0.1 {NOTHING_NEW}"]
 
 
 def test_the_command_line_refuses_and_sets(
@@ -390,6 +394,7 @@ def test_the_command_line_refuses_and_sets(
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),
         (DataConfig, {"train": "x", "max_train": 0}, "max_train = 0 must be at least 1"),
         (NetworkTraining, {"betas": (0.5, 1.0)}, "betas = [0.5, 1.0] must be below 1"),
+        (NetworkTraining, {"betas": (1.0, 0.5)}, "betas = [1.0, 0.5] must be below 1; lower them"),
         (NetworkTraining, {"betas": (0.5, 0.9, 0.9)}, "betas = [0.5, 0.9, 0.9] has 3 numbers; give 2"),
         (NetworkTraining, {"lr": math.inf}, "lr = inf is not finite"),
         (
@@ -472,6 +477,10 @@ def test_contradictory_recipes_are_refused() -> None:
         ({"model": ConvertConfig()}, "text of model.kind"),
         ({"model": ConvertConfig(), "text": ConvertText()}, 'set "convert" or a method that ranks lists'),
         ({"model": BiConfig(), "train": TrainConfig(method=MutualMethod())}, r"\[reranker\]"),
+        *(
+            ({"model": model, "train": TrainConfig(method=method_of("rerank"))}, f'not model.kind = "{model.kind}"')
+            for model in (BiConfig(), PolyConfig())
+        ),
         (
             {
                 "model": ConvertConfig(),

@@ -108,6 +108,11 @@ def test_a_pretraining_needs_no_table_of_the_model() -> None:
     values = {"output": "run", "data": {"train": "x.jsonl"}}
     assert faults(values, pretrain_schema()) == []
     assert load_pretrain_recipe(values).model == ScratchModel()
+    for name in values:
+        fewer = {key: value for key, value in values.items() if key != name}
+        with pytest.raises(ConfigError, match=f'missing key "{name}"'):
+            load_pretrain_recipe(fewer)
+        assert faults(fewer, pretrain_schema()) == [f"'{name}' is a required property"]
 
 
 def test_the_command_prints_the_schema() -> None:
@@ -125,6 +130,7 @@ def test_keys_that_are_described_together_are_all_described() -> None:
             one: the first.
             two, three, four: the others,
                 in two lines.
+            six: of a ``file``; None: no file, as for NoneType.
         """
 
     class More(Settings):
@@ -137,10 +143,10 @@ def test_keys_that_are_described_together_are_all_described() -> None:
                 lines.
         """
 
-    both = "the others, in two lines."
-    assert meanings(Settings) == {"one": "the first.", "two": both, "three": both, "four": both}
-    more = {"one": "in other words, of three lines.", "five": "another one."}
-    assert meanings(More) == {"two": both, "three": both, "four": both, **more}
+    common = dict.fromkeys(("two", "three", "four"), "the others, in two lines.")
+    common["six"] = "of a `file`; none: no file, as for NoneType."  # as recipes and their editors write it
+    assert meanings(Settings) == {"one": "the first.", **common}
+    assert meanings(More) == {"one": "in other words, of three lines.", "five": "another one.", **common}
 
 
 HOOK = {"url": "https://desk.example", "secret_file": "secret", "token_file": "token", "admin": "7"}
@@ -202,6 +208,8 @@ def test_names_of_served_models_are_distinct_and_valid(tmp_path: Path, monkeypat
     assert checked_name("a" * 128) == "a" * 128
     for path, name in ((".", tmp_path.name), ("C:\\chats\\Shop ", "shop"), ("runs/" + "ab " * 40, ("ab-" * 40)[:64])):
         assert read_serving(None, [path])[0] == {name: path}
+    monkeypatch.chdir(config.parent)
+    assert read_serving(None, [".."])[0] == {tmp_path.name: ".."}
     for path in ("???", "/", "é="):
         with pytest.raises(UsageError, match=re.escape(f"no valid name can be derived from {path!r}; give one, as")):
             read_serving(None, [path])

@@ -165,11 +165,19 @@ def test_a_repeated_record_changes_nothing_and_a_different_one_is_refused(tmp_pa
         for other in (
             TAKEN,
             replace(edited, final_text="restart it once"),
+            replace(edited, reply_id="b"),
             replace(SHOWN, replies=REPLIES[:2]),
             replace(SHOWN, replies=(replace(REPLIES[0], text="another text"), *REPLIES[1:])),
+            replace(SHOWN, replies=(replace(REPLIES[0], score=1.0), *REPLIES[1:])),
             replace(SHOWN, context=Context("hi")),
+            replace(SHOWN, context=replace(CONTEXT, background=())),
+            replace(SHOWN, conversation="chat 8"),
+            replace(SHOWN, model="other/model"),
+            replace(SHOWN, fingerprint="e" * 64),
+            replace(SHOWN, change=4),
         ):
-            with pytest.raises(DataError, match=r"request 'r1' already has another .* under another id"):
+            what = "another outcome" if isinstance(other, Outcome) else "another list of replies"
+            with pytest.raises(DataError, match=f"request 'r1' already has {what}; send this one under another id"):
                 store.record(shown("r2"), other)
         assert [*store.requests()] == before
     with FeedbackStore(tmp_path / "feedback.db", keep_text=not keep_text) as store:
@@ -378,6 +386,10 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: shown("r", "hi", "dabcbc"), "request 'r' shows reply 'b' twice"),
         (lambda: Shown("r", tuple(Reply(f"{i}") for i in range(1001))), "shows 1,001 replies, the limit is 1,000"),
         (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
+        *(
+            (lambda n=n: shown("r", Context(("  ",) + ("hi",) * n)), "a turn is '  '; use a non-empty string")
+            for n in range(4)
+        ),
         (lambda: shown("r", Context(("hi", "  ", "bye"))), "a turn is '  '; use a non-empty string"),
         (lambda: shown("r", Context(("hi", "\udc00 wifi"))), "a turn contains a lone surrogate at 0"),
         (lambda: shown("r", Context(("hi",), ("b", ""))), "a background line is ''; use a non-empty string"),
@@ -385,10 +397,16 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
         (lambda: shown("r", Context(("x" * 999_970,), ("y" * 6, "z" * 7)), "abc"), "have 1,000,001 characters, the"),
         (lambda: Outcome("r", "edited", "a", "x" * 1_000_001), "have 1,000,001 characters, the limit is 1,000,000"),
+        (lambda: shown("r", model="x" * 513), "the name of a model has 513 characters, the limit is 512; shorten it"),
+        (lambda: shown("r", conversation=" "), "the name of a conversation is ' '; it needs 1 to 512 characters"),
+        (lambda: shown("r", model="m", fingerprint=" "), "a fingerprint is ' '; it needs 1 to 512 characters"),
         (lambda: shown("r", change=-1), "the index's change -1 is not an integer from 0"),
         (lambda: shown("r", time="today"), "time 'today' is not a datetime"),
         (lambda: Outcome("r", "liked"), "action 'liked' is unknown; use taken, edited, refused"),  # type: ignore[arg-type]
         (lambda: Outcome("r", "taken"), "request 'r': taken names no reply; add its id"),
+        (lambda: Outcome("r", "edited"), "request 'r': edited names no reply; add its id"),
+        (lambda: Outcome("r", "taken", " "), "a reply's id is ' '; it needs 1 to 512 characters"),
+        (lambda: Outcome("r", "edited", "a" * 513, "b"), "a reply's id has 513 characters, the limit is 512"),
         (lambda: Outcome("r", "refused", "a"), "request 'r': refused names a reply; omit its id"),
         (lambda: Outcome("r", "taken", "a", "other"), "taken with a final text; omit it, or send edited"),
         (lambda: Outcome("r", "edited", "a", ""), "the final text is ''"),
@@ -508,6 +526,8 @@ def test_skipped_records_are_counted_by_reason() -> None:
     assert exported.left_out["the text of the right reply is unknown"] == 1
     assert exported.left_out["the text of the context is unknown"] == 1
     assert exported.n_unknown == 2
+    both = replace(use("r", "as kept", "taken", "b"), context_code="code of r")  # a kept text precedes one of its code
+    assert [example.context for example in examples([both], contexts=contexts).examples] == [("as kept",)]
 
 
 def test_a_conversation_has_one_name_and_stays_together(tmp_path: Path) -> None:
@@ -552,6 +572,15 @@ def test_the_longest_known_beginning_decides_the_conversation() -> None:
     assert [example.id for example in exported] == [
         "one#0", "two#0", "two#1", "two#2", "one#1", "r5#0", "r5#1", "r7#0", "r7#1", "r9#0"
     ]  # fmt: skip
+    # of two conversations with the same beginning, the earlier one; each of several replies to it continues it
+    alike = [
+        use("a0", "hi", "taken", "a"),
+        use("b0", "hi", "taken", "b"),
+        use("c0", "hi", "taken", "a", conversation="later"),
+        use("a1", Context(("hi", "text a", "and?")), "taken", "c"),
+        use("b1", Context(("hi", "text b", "and?")), "taken", "c"),
+    ]
+    assert [example.id for example in examples(alike).examples] == ["a0#0", "a0#1", "b0#0"]
     filled = [
         RequestFeedback(Shown(id_, (Reply("a", text="{order} is sent"),), Context(turns)), Outcome(id_, "taken", "a"))
         for id_, turns in (("s", ("Where is AR-12345?",)), ("t", ("Where is AR-12345?", "AR-12345 is sent", "when?")))

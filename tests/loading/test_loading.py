@@ -19,15 +19,25 @@ from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, res
 from polyrank.loading.backbones import BackboneRef
 from polyrank.loading.folders import models_inside, stamp
 from polyrank.loading.hub import connect_to_hub, hub_folder
-from polyrank.loading.models import absolute_name, check_apart, model_folder, moved_name, portable_name, resolved_name
+from polyrank.loading.models import (
+    absolute_name,
+    check_apart,
+    model_folder,
+    model_is_path,
+    moved_name,
+    portable_name,
+    resolved_name,
+)
 from polyrank.loading.recipes import _start, load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs, unfinished_seeds
 from polyrank.models import new_model
+from polyrank.records import Context
 from polyrank.scorers.lexical import corpus_of
-from polyrank.scorers.open import load
+from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.hubs import Hubs
 from polyrank.serving.served import Served
 from polyrank.storage.document import read_document, seal
 
@@ -439,6 +449,52 @@ def test_a_reranker_comes_only_with_the_encoder_that_it_corrects(
     assert bi.stages() == (bi,)
 
 
+def test_a_reranker_names_its_first_stage_from_its_folder_or_its_recipe(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    document, first = read_document(tiny_encoders["bi"], MODEL), str(tmp_path / "first")
+    shipped = "shipped:convert"
+    for number, (named, trained_on, wanted) in enumerate((
+        ("../first", None, first), (shipped, None, shipped), ("", None, ""), ("../first", shipped, first),
+        ("", shipped, shipped), ("", "hf:me/bi", "hf:me/bi"), ("", "untuned:embedded", "untuned:embedded"),
+        ("", "runs/bi/model", ""),  # relative to a folder that is not known
+    )):  # fmt: skip
+        metadata = {"first_stage": "f" * 64, "first_stage_name": named}
+        if trained_on:
+            metadata["recipe"] = {"train": {"method": {"first_stage": trained_on}}}  # type: ignore[assignment]
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        (folder / MODEL.file).write_bytes(seal({**document, "metadata": metadata}, MODEL))
+        found = resolve_model(folder)
+        assert (found.corrects, found.first_stage, found.corrected) == ("f" * 64, wanted, wanted or "f" * 12)
+        with pytest.raises(UsageError, match=f"only corrects the scores of another encoder, {found.corrected}, and"):
+            found.alone()
+    assert [model_is_path(name) for name in ("a/b", "bm25", "tfidf", "untuned:a/b", "hf:a/b")] == [True, *[False] * 4]
+
+
+def test_a_setting_of_a_comparison_applies_to_the_models_that_have_it(tiny_backbone: Path, tmp_path: Path) -> None:
+    untuned, lengths = f"untuned:{tiny_backbone}", Lengths(9, 8)
+    for names in (["bm25", untuned], [untuned, "bm25"]):
+        found = resolve_contestants(names, lengths=lengths)
+        assert [one.ref.lengths for one in found] == [lengths if name == untuned else Lengths() for name in names]
+    shutil.copytree(model_folder("shipped:convert"), exported := tmp_path / "exported")
+    (exported / "backends" / "onnx").mkdir(parents=True)
+    (exported / "backends" / "onnx" / "export.json").touch()
+    for names in (["bm25", str(exported)], [str(exported), "bm25"]):
+        backends = [one.ref.backend for one in resolve_contestants(names, backend="onnx")]
+        assert backends == ["torch" if name == "bm25" else "onnx" for name in names]
+    with pytest.raises(UsageError, match="bm25 has no onnx export; only polyrank model folders have"):
+        resolve_contestants(["bm25", "tfidf"], backend="onnx")
+    with pytest.raises(UsageError, match=r"^tfidf is named twice; name each model once$"):
+        resolve_contestants(["bm25", "tfidf", "tfidf"])
+    for key in ("max_context_tokens", "max_candidate_tokens"):
+        Lengths(**{key: 4}).check("a", settable=True)
+        with pytest.raises(UsageError, match=f"^`{key}` = 3 is not a number of tokens; give 4 or more$"):
+            Lengths(**{key: 3}).check("a", settable=True)
+        with pytest.raises(UsageError, match=f"^`{key}` does not apply to bm25, whose text lengths are fixed"):
+            resolve_contestants(["bm25", "tfidf"], lengths=Lengths(**{key: 4}))
+
+
 def test_a_first_stage_has_the_backend_that_it_has_an_export_for(tmp_path: Path) -> None:
     for name in ("first", "second"):
         shutil.copytree(model_folder("shipped:convert"), tmp_path / name)
@@ -510,6 +566,9 @@ def test_a_ranker_resolves_to_its_models(tmp_path: Path) -> None:
     ref = resolve_model(tmp_path / "ranker")
     assert (ref.kind, ref.fingerprint) == ("ranker", Ranker(terms).fingerprint)
     assert [part.name for part in ref.parts] == ["shipped:convert"]
+    hubs = Hubs.encoded(load_encoder("shipped:convert"), [Context(("hi",))], scale=1.0)
+    Ranker([*terms, (hubs, (0.5,))]).save(tmp_path / "with hubs")  # which are of the same model
+    assert [part.name for part in resolve_model(tmp_path / "with hubs").parts] == ["shipped:convert"]
     (contestant,) = resolve_contestants([str(tmp_path / "ranker")])
     assert contestant.ref.kind == "ranker"
     with pytest.raises(UsageError, match=r"no model of .*ranker has an openvino export \(shipped:convert\)"):
@@ -544,7 +603,8 @@ def test_a_backend_applies_to_the_parts_of_a_ranker_that_have_an_export(tmp_path
 
 def test_a_moved_folder_is_the_nearest_one_with_the_longest_end_of_its_path(tmp_path: Path) -> None:
     """An index and its model moved together; other folders of the same name lie around them."""
-    near = tmp_path / "new" / "project" / "index"
+    near, elsewhere = tmp_path / "new" / "project" / "index", tmp_path / "else" / "runs/a/model"
+    elsewhere.mkdir(parents=True)
     places = [
         near.parent / "runs/a/model",
         near.parent / "a/model",
@@ -556,6 +616,7 @@ def test_a_moved_folder_is_the_nearest_one_with_the_longest_end_of_its_path(tmp_
             place.mkdir(parents=True, exist_ok=True)
         for name in ("{}", "untuned:{}#truncate_dim=8"):
             assert moved_name(name.format("/gone/runs/a/model"), near) == name.format(wanted)
+            assert moved_name(name.format(elsewhere), near) == name.format(elsewhere)  # it has not moved
         shutil.rmtree(wanted)
     assert moved_name("/gone/runs/a/model", near) == "/gone/runs/a/model"
 

@@ -1,5 +1,6 @@
 """Intents: readers of published formats, few-shot parts, the network, the threshold, the folder, the commands."""
 
+import gzip
 import json
 import shutil
 import sys
@@ -156,6 +157,22 @@ def test_plain_files_and_folders(tmp_path: Path) -> None:
     assert read_intents(tmp_path / "Train.jsonl", out_of_scope="none").train == found.train
 
 
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".CSV"])
+def test_every_name_of_a_part_is_known_in_every_part(tmp_path: Path, ending: str) -> None:
+    """Texts and intents have several names of columns, of which the first counts; each part may be out of scope."""
+    content = b"label,utterance,text,intent\nno,no,hi,greet\nno,no,7,none\n"
+    for name in ("dev", "valid", "val", "validation", "Dev"):
+        for part in ("train", "test", name):
+            data = gzip.compress(content) if ending.endswith(".gz") else content
+            (tmp_path / f"{part}{ending}").write_bytes(data)
+        found = read_intents(tmp_path, out_of_scope="none")
+        assert found.train == found.dev == found.test == (Utterance("hi", "greet"), Utterance("7", None)), name
+        (tmp_path / f"{name}{ending}").unlink()
+    (tmp_path / "empty.csv").write_text("text,intent\nhi,\n", "utf-8")
+    with pytest.raises(DataError, match=r'fill both in \(intent "none" means none\)'):
+        read_intents(tmp_path / "empty.csv", out_of_scope="none")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
@@ -187,7 +204,7 @@ def test_missing_folders_and_duplicate_parts(tmp_path: Path) -> None:
         read_intents(tmp_path / "gone")
     for name in ("dev.csv", "valid.csv"):
         (tmp_path / name).write_text("text,intent\nhi,greet\n")
-    with pytest.raises(DataError, match="could be its dev part; keep one"):
+    with pytest.raises(DataError, match=r"both dev\.csv and valid\.csv could be its dev part; keep one"):
         read_intents(tmp_path)
 
 
@@ -580,6 +597,21 @@ def test_figures_come_from_the_test_part() -> None:
     assert (alone["judged_on"], alone["n_test"], alone["accuracy"]) == ("dev", 0, alone["chosen"]["dev"])
     nothing = trained(IntentSplits(TRAIN, DEV, DEV[-30:])).figures  # all out of scope
     assert (nothing["accuracy"], nothing["interval"]) == (0, [0, 1])
+
+
+def test_utterances_out_of_scope_are_not_among_the_most_frequent_mistakes() -> None:
+    """Of twelve intents: three utterances out of scope look like each, and one of the next intent looks like it."""
+    texts = [json.dumps([*(float(n == i % D) for n in range(D - 1)), float(i // D)]) for i in range(12)]
+    texts = [json.dumps([3 * value - 1 for value in json.loads(text)]) for text in texts]
+    named = [Utterance(text, f"intent {i:02}") for i, text in enumerate(texts)]
+    test = [Utterance(text, f"intent {(i + 1) % 12:02}") for i, text in enumerate(texts)]
+    test += [Utterance(text, None) for text in texts] * 3
+    grid = [HeadConfig(hidden_dim=64, dropout=0.0, lr=0.1)]
+    splits = IntentSplits(tuple(named) * 20, tuple(named), tuple(test))
+    figures = trained(splits, grid=grid, max_epochs=40, patience=40).figures
+    assert figures["chosen"]["dev"] == 1
+    rows = [(row["intent"], row["classified_as"], row["count"]) for row in figures["most_confused"]]
+    assert rows == [(f"intent {i + 1:02}", f"intent {i:02}", 1) for i in range(10)]
 
 
 def test_settings_that_diverge_are_left_out() -> None:

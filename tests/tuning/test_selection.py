@@ -64,6 +64,17 @@ def test_useful_terms_are_chosen_in_the_order_of_their_gain_and_noise_is_not() -
     np.testing.assert_allclose([weights[b][0] for b in (0, 1, 3)], [0.5, 1.5, 0.9], atol=0.3)
 
 
+@pytest.mark.parametrize("seed", [7, 17])
+def test_copies_of_lists_in_their_dialogues_make_no_term_surer(seed: int) -> None:
+    """Each gain is between the standard errors of independent lists and of dialogues with four copies of a list."""
+    features, right = drawn(seed, 30, [1.0, 0.35])
+    dialogues = np.tile(np.arange(30), 4)
+    selection = Selection(features * 4, right * 4, dialogues, blocks(2))
+    gain = selection.held_out([0, 1]).log_likelihood - selection.held_out([0]).log_likelihood
+    assert gain.std() / np.sqrt(120) < gain.mean() < gain.std() / np.sqrt(30)
+    assert selection.best([0], [1]) is None
+
+
 @pytest.mark.deep
 def test_random_terms_are_rarely_chosen() -> None:
     chosen = 0
@@ -88,6 +99,11 @@ def test_inactive_lists_keep_their_figures() -> None:
     assert held.hit[active].mean() > 0.3
     for name in ("reciprocal_rank", "hit"):  # earlier figures of active lists do not count
         np.testing.assert_array_equal(getattr(held, name)[active], getattr(other, name)[active])
+    dialogues = np.arange(30) // 3
+    whole = Selection(features, shortened, dialogues, blocks(2), active=active).held_out([0, 1])
+    lists = np.flatnonzero(active).tolist()  # which stay in the fold of their dialogue
+    alone = Selection([features[n] for n in lists], [right[n] for n in lists], dialogues[lists], blocks(2))
+    np.testing.assert_array_equal(whole.log_likelihood[active], alone.held_out([0, 1]).log_likelihood)
 
 
 def test_a_seed_gives_the_same_partitions_and_another_seed_others() -> None:

@@ -66,6 +66,13 @@ def test_a_threshold_reaches_its_precision_on_its_lists(no_answer: float) -> Non
     assert len(curve) > 1
 
 
+def test_a_threshold_is_chosen_on_the_first_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.tuning.threshold.MAX_CONTEXTS", 20)
+    found = [choose_threshold(as_ranker(BI), lists, precision=0.1) for lists in (SHARP, SHARP[:20])]
+    assert found[0] == found[1]
+    assert (found[0][1]["n_examples"], found[0][1]["no_answer"]) == (20, 0.2)
+
+
 def test_hidden_answers_are_never_right() -> None:
     _, right = outcomes(as_ranker(BI), SHARP, np.ones(80, np.bool_))
     assert not any(right)
@@ -107,8 +114,10 @@ def test_tune_stores_the_threshold_in_the_ranker() -> None:
         n_lists.extend(len(batch) for batch in batches if name == "threshold")
         return batches
 
-    tuning = polyrank.tune([BI], SHARP, without=["words", "hubs"], precision=0.5, progress=count)
-    assert sum(n_lists) == len(SHARP)
+    lists = [replace(SHARP[0], relevant=(), id="none"), *SHARP, *OTHERS]
+    options = {"without": ["words", "hubs"], "precision": 0.5, "max_lists": len(SHARP)}
+    tuning = polyrank.tune([BI], lists, **options, progress=count)  # type: ignore[arg-type]
+    assert sum(n_lists) == tuning.n_lists == len(SHARP)  # the first that have a right answer
     rule = tuning.ranker.abstention
     assert isinstance(rule, Abstention)
     assert tuning.ranker.figures["threshold"]["chosen"]["precision"] >= 0.5

@@ -30,7 +30,7 @@ from polyrank.scorers.terms.words import WordCounts, Words
 from polyrank.tuning.choice import Choice
 from polyrank.tuning.durations import milliseconds
 from polyrank.tuning.scored import ScoredLists, Shortlists
-from polyrank.tuning.tune import _opened, _terms
+from polyrank.tuning.tune import _fixed, _opened, _terms
 from word_models import PairScorer, WordEncoder
 
 SAID = [f"w{n}" for n in range(30)]
@@ -305,6 +305,54 @@ def test_no_answer_takes_longer_than_the_bound() -> None:
     assert len(exact.order) == 1
 
 
+def test_a_second_reranker_is_added_only_within_the_bound() -> None:
+    encoder, rerankers = (
+        EncoderTerm(BI),
+        [CrossTerm(PairScorer()), CrossTerm(polyrank.scorers.own.as_scorer(Overlap()))],
+    )
+    lists = simulated(40, truth((encoder, (1.0,)), *((term, (4.0,)) for term in rerankers)))
+    for ms, n in ((None, 3), (25, 3), (24, 2), (14, 1)):
+        choice = cross_choice(lists, [encoder], ms, encoder=5.0)
+        choice.durations = {**choice.durations, **dict.fromkeys(rerankers, 10.0)}
+        choice.start()
+        assert len(choice.with_rerankers(rerankers).order) == n
+
+
+def test_a_ranker_has_one_encoder_with_several_vectors_of_a_context() -> None:
+    models = [BI, *(WordEncoder(f"several {n}", 3 + n, several=True) for n in range(2))]
+    terms: list[Term] = [EncoderTerm(model) for model in models]
+
+    class Total(Scorer):
+        def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+            parts = (model.score(contexts, candidates) for model in models)
+            return [np.sum(rows, axis=0) for rows in zip(*parts, strict=True)]
+
+    choice = cross_choice(simulated(40, Total(), noise=0.25), terms)
+    choice.start()
+    choice.add(terms)
+    assert sorted(model.several for term in choice.order for model in models if term.name == model.name) == [0, 1]
+
+
+def test_the_seed_draws_the_partitions_of_every_stage() -> None:
+    """Of single models, and of the shortlists that a re-ranker sees."""
+    lists = simulated(24, truth((EncoderTerm(BI), (1.0,)), (CrossTerm(PairScorer()), (5.0,))))
+    for models, n in (([BI], 1), ([BI, PairScorer()], 2)):
+        first, other = (polyrank.tune(models, lists, without=WITHOUT, seed=seed) for seed in (1, 2))
+        assert len(first.ranker.terms) == len(other.ranker.terms) == n
+        assert not np.array_equal(first.held_out.log_likelihood, other.held_out.log_likelihood)
+
+
+def test_terms_of_a_model_do_not_depend_on_the_other_models() -> None:
+    lists = simulated(30, truth((EncoderTerm(BI), (3.0,)), (EncoderTerm(OTHER), (0.5,))))
+    scored = ScoredLists(lists, None, lambda _, batches: batches)
+
+    def made(*models: Scorer) -> dict[str, str]:
+        return {term.name: term.fingerprint for term in _terms(models, lists, ["words"], scored, "cpu")}
+
+    assert made(BI, OTHER) == made(BI) | made(OTHER)
+    assert len(made(BI, OTHER)) == 5  # two encoders, the hubs of each, and counts
+
+
 def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = EXAMPLE_LISTS[:12]
     assert milliseconds(Counts.of({"w1": 1}), lists, None, n_reranked=25) == 0
@@ -436,6 +484,24 @@ def test_a_fixed_weight_is_kept() -> None:
     ):
         with pytest.raises(UsageError, match=reason):
             polyrank.tune([BI, OTHER], EXAMPLE_LISTS, weights=weights)
+
+
+def test_a_weight_is_fixed_by_the_name_or_the_kind_of_terms() -> None:
+    pairs = [CrossTerm(PairScorer(name)) for name in ("one", "two")]
+    bi, other, words = EncoderTerm(BI), EncoderTerm(OTHER), Words(WordCounts.of(SAID))
+    terms: list[Term] = [bi, other, words, COUNTS, *pairs]
+    assert _fixed(terms, {"counts": 0.0, "other": -1.5}) == {COUNTS: 0.0, other: -1.5}
+    assert _fixed(terms, {"cross": 0.5}) == dict.fromkeys(pairs, 0.5)
+    assert _fixed(terms, {"two": 0.25}) == {pairs[1]: 0.25}
+    names = "bi, other, words, counts, one, two"
+    for name, reason in (
+        ("count", f"no term is called 'count'; fix the weight of one of {names}"),
+        ("words", "words has 4 weights, so 2 cannot be fixed; leave it out"),
+        ("bi", "bi is the unit of the weights, so 2 cannot be fixed; leave it out"),
+        ("encoder", "bi is the unit of the weights, so 2 cannot be fixed; leave it out"),
+    ):
+        with pytest.raises(UsageError, match=f"^{reason}$"):
+            _fixed(terms, {"counts": 1.0, name: 2.0})
 
 
 def test_fixed_weights_are_compared_with_the_model_without_them() -> None:

@@ -17,7 +17,7 @@ from polyrank.evaluation.tables import mean_with_interval
 from polyrank.scorers.protocols import Encoder
 from polyrank.tuning.intents.classifier import IntentClassifier, encode
 from polyrank.tuning.intents.head import Encoded, Floats, HeadConfig, HeadFit, Labels, fit_head
-from polyrank.tuning.intents.reading import OUT_OF_SCOPE, IntentSplits, Utterance, Utterances
+from polyrank.tuning.intents.reading import IntentSplits, Utterance, Utterances
 
 DEV_SHARE = 0.1
 GRID = tuple(HeadConfig(dropout=dropout, lr=lr) for dropout in (0.3, 0.6) for lr in (0.02, 0.06, 0.2))
@@ -257,8 +257,8 @@ def _figures(classifier: IntentClassifier, part: Encoded, fits: dict[int, HeadFi
     interval = mean_with_interval(shares, rows, shares=True) if len(shares) else {"low": 0.0, "high": 1.0}
     scores = classifier.scores_of(part.vectors)
     best, correct = scores.argmax(1), scores.argmax(1) == labels
-    names = [*classifier.intents, OUT_OF_SCOPE]
-    mistakes = Counter(zip(labels[~correct].tolist(), best[~correct].tolist(), strict=True))
+    wrong = ~correct & ~outside
+    mistakes = Counter(zip(labels[wrong].tolist(), best[wrong].tolist(), strict=True))
     figures = {
         "seeds": [
             {"seed": seed, "dev": fit.accuracy, "accuracy": value, "n_epochs": fit.n_epochs}
@@ -268,9 +268,8 @@ def _figures(classifier: IntentClassifier, part: Encoded, fits: dict[int, HeadFi
         "accuracy_std": statistics.stdev(values) if len(values) > 1 else None,
         "interval": [interval["low"], interval["high"]],
         "most_confused": [
-            {"intent": names[label], "classified_as": names[guess], "count": n}
+            {"intent": classifier.intents[label], "classified_as": classifier.intents[guess], "count": n}
             for (label, guess), n in mistakes.most_common(10)
-            if label >= 0
         ],
         "out_of_scope": None,
     }
