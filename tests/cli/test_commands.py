@@ -132,6 +132,8 @@ WITHOUT_DIALOGUES = (
         ("import corpus dstc7-candidates LISTS -o OUT --part valid", "dstc7-candidates only has --overwrite"),
         ("tune bm25 --valid LISTS -o OUT --weight counts", "--weight 'counts' is not TERM=WEIGHT; write for example"),
         ("feedback export STORE -o OUT --since soon", "--since 'soon' is not a date; write 2026-05-31 or"),
+        *((f"split PAIRS -o lists.jsonl {option}", "--valid, --test and --by need a folder; give one instead of lists")
+          for option in ("--valid 0.2", "--test 0.2", "--by id", "--by time")),
         ("import replies LISTS -o OUT --speaker a", "need --from-dialogues; add it or leave them out"),
         ("import replies LISTS -o OUT --min-count 2", "need --from-dialogues; add it or leave them out"),
         ("import replies LISTS -o OUT --top 2", "need --from-dialogues; add it or leave them out"),

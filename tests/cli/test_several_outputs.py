@@ -49,6 +49,7 @@ from polyrank.evaluation.suspects import find_suspects
 from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.index import open_writer
 from polyrank.records import Context, Ranked
+from polyrank.scorers.chunks import Chunked
 from polyrank.scorers.explanation import Attention, TokenShare, VectorShare
 from polyrank.scorers.protocols import Scorer
 from polyrank.training import RunResult
@@ -123,6 +124,56 @@ def test_options_of_an_index_and_of_a_search_are_used(tmp_path: Path) -> None:
                  f"evaluate shipped:convert {lists}"):  # fmt: skip
         refused = CliRunner().invoke(app, [*line.split(), "--backend", "onnx"]).exception
         assert "convert has no onnx export; make it with" in str(refused), line
+
+
+def test_options_of_an_answer_and_of_an_explanation_are_used(index: Path) -> None:
+    """The context is a reply of the index; of two copies of another one, an answer has one."""
+    for options, ids in (
+        ((), {"a", "b"}),
+        (("--allow-echo", "--duplicates"), {"a", "b", "c", "d"}),
+        (("--filter", "n >= 2", "-k", "1"), {"c"}),
+    ):
+        answer = json.loads(run("respond", index, "Pay the bill", *options).stdout)
+        assert {reply["id"] for reply in answer["results"]} == ids, options
+    for options, text in ((("--id", "b"), "It is open until 6 pm"), (("--filter", "n = 3"), "Pay the bill")):
+        why = json.loads(run("explain", index, "my bill", "--json", "--words", "0", *options).stdout)
+        assert (why["candidate"]["text"], [len(turn["tokens"]) for turn in why["turns"]]) == (text, [0])
+
+
+def test_lengths_of_contexts_and_of_candidates_are_set_apart(tiny_backbone: Path, tmp_path: Path) -> None:
+    model, context = f"untuned:{tiny_backbone}", "the bill is too high my wifi is down"
+    texts = ["thanks did that restart the router", "my wifi is down thanks restart"]
+    data = written(tmp_path / "lists.jsonl", [{"context": context, "candidates": texts, "relevant": 0}])
+    line, found = json.dumps({"query": context, "documents": texts}), list[list[float]]()
+    for n_context, n_candidate in ((4, 8), (8, 4)):
+        loaded = polyrank.load(model, max_context_tokens=n_context, max_candidate_tokens=n_candidate)
+        wanted = pytest.approx(Chunked(loaded).score([Context(context)], [texts])[0].tolist(), abs=1e-5)
+        options = ("--max-context-tokens", n_context, "--max-candidate-tokens", n_candidate)
+        ranked = run("rank", model, "--scores-only", *options, stdin=line)
+        assert "`max_candidate_tokens` and `max_context_tokens` set how much is read" in " ".join(ranked.stderr.split())
+        run("evaluate", model, data, "--scores", tmp_path / "scores.jsonl", "--overwrite", *options)
+        _, row = (tmp_path / "scores.jsonl").read_text("utf-8").splitlines()
+        found += [json.loads(ranked.stdout)["scores"], json.loads(row)["scores"]]
+        assert found[-2:] == [wanted] * 2
+    assert found[0] != pytest.approx(found[-1], abs=1e-3)
+
+
+def test_a_split_is_by_the_given_speaker_and_ids_and_its_recipe_stays(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"d{n}", "time": f"2026-05-{n + 1:02}T12:00:00Z", "turns": [
+            {"speaker": "agent", "text": f"what is {n}"}, {"speaker": "Zoë", "text": f"it is {n}"}]}
+        for n in range(20)
+    ]  # fmt: skip
+    command = ["split", written(tmp_path / "chats.jsonl", rows), "-o", tmp_path / "parts"]
+    counts = json.loads(run(*command, "--speaker", "Zoë", "--by", "id", "--json").stdout)
+    assert (counts["by"], counts["speaker"]) == ("id", "Zoë")
+    recipe = tmp_path / "parts" / "recipe.toml"
+    assert 'speaker = "Zoë"\n' in recipe.read_text("utf-8")
+    for file in (tmp_path / "parts").glob("*.jsonl"):
+        file.unlink()
+    refused = CliRunner().invoke(app, [*map(str, command)])
+    assert f"{recipe} already exists" in str(refused.exception)
+    assert [*(tmp_path / "parts").iterdir()] == [recipe]
 
 
 def test_commands_use_the_requested_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

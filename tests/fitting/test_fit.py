@@ -467,6 +467,7 @@ def test_trainings_suit_the_data(
     if planned[0].name == "Bi-encoder":
         names = [one.name for one in planned]
         assert [one.like for one in planned if one.tables["model"]["kind"] == "bi"] == ["", *["bi"] * 4]
+        assert {one.like for one in planned if one.tables["model"]["kind"] != "bi"} == {""}
         again = recipes[names.index("Bi-encoder, another seed")]
         assert again.train.seeds != recipes[0].train.seeds
         assert replace(again, train=replace(again.train, seeds=recipes[0].train.seeds)) == recipes[0]

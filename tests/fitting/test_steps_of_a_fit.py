@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import sys
 import threading
 import time
@@ -150,12 +151,27 @@ def test_replies_of_every_part_are_of_the_speakers_that_training_has_chosen(
         assert {one.response for one in part} == expected
 
 
+def test_dialogues_of_unknown_speakers_may_have_lists_for_validation(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
+    turns = [{"speaker": name, "text": f"{name} says"} for name in ("Ann", "Bob", "Ann")]
+    files["train"].write_text(json.dumps({"turns": turns}) + "\n", "utf-8")
+    for name in ("valid", "test"):
+        row = {"context": [name], "candidates": ["yes", "no"], "relevant": [0]}
+        files[name].write_text(json.dumps(row) + "\n", "utf-8")
+    data = read_parts(files, None, quiet)
+    assert (data.speaker, len(data.pairs)) == ("*", 2)
+    assert [one.context for one in (*data.lists, *data.tests)] == [("valid",), ("test",)]
+
+
 def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> None:
     rows = [{"id": f"p{i}", "context": f"where is {i}", "response": f"it is at {i}"} for i in range(30)]
     tables = pyarrow.Table.from_pylist(rows)
     pyarrow.parquet.write_table(tables, tmp_path / "a.parquet")
     pyarrow.csv.write_csv(tables, tmp_path / "b.csv")
     lines = "".join(json.dumps(row) + "\n" for row in rows)
+    again = tmp_path.with_name(f"{tmp_path.name}-again.jsonl")  # one of the conversations in the same words
+    again.write_text(lines + json.dumps(rows[3] | {"id": "again"}) + "\n", "utf-8")
+    assert make_parts(again, again.with_suffix(""), quiet) == {"by": "id", "repeated": 1}
     (tmp_path / "c.jsonl").write_text(lines, "utf-8")
     (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for source in sorted(tmp_path.iterdir()):
@@ -239,6 +255,14 @@ def test_a_pace_is_that_of_the_updates_after_the_first_and_of_all_texts_of_a_val
     assert asdict(pace) == {"start": 10.0, "step": 2.0, "check": pytest.approx(3.0 * 28 / 19)}
     assert not (tmp_path / "pace").exists()
     assert ("valid" in asked[0]["data"], asked[0]["train"]["max_steps"]) == (False, 6)
+
+    def train_once(recipe: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> Scorer:
+        train(recipe, lambda record: None)
+        report({})
+        return Slow()
+
+    alone = Pace.measured(planned(), run.data, tmp_path / "pace", train_once, lambda: now[0])
+    assert (alone.start, alone.step) == (22.0, 0.0)  # small data may have a single update
 
 
 def test_a_pace_is_measured_once_for_those_that_are_alike(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
@@ -502,6 +526,31 @@ def test_a_step_of_an_earlier_call_has_its_lines_models_and_time(
         assert [(label, model.name) for label, model in run.models.items()] == [("mine", str(tiny_encoders["bi"]))]
 
 
+def test_a_step_is_done_again_after_other_settings_or_models(tiny_encoders: dict[str, Path], tmp_path: Path) -> None:
+    """And its models are found where the folder of the fit has moved to."""
+    folder, done = tmp_path / "fit", list[tuple[dict[str, Any], int, tuple[str, ...]]]()
+    shutil.copytree(tiny_encoders["bi"], folder / "runs" / "a" / "model")
+    changes = [({"data": "x"}, 1, ()), ({"data": "y"}, 1, ()), ({"data": "y"}, 2, ()), ({"data": "y"}, 2, ("poly",))]
+    for settings, n, before in (*changes, changes[-1]):
+        run, _ = run_of(folder)
+        run.settings, run.models = settings, {name: polyrank.load(tiny_encoders[name]) for name in before}
+
+        def compute(run: FitRun = run, state: Any = (settings, n, before)) -> list[Line]:
+            done.append(state)
+            run.models["mine"] = polyrank.load(run.folder / "runs" / "a" / "model")
+            return [Line("a")]
+
+        run._step("step", {"n": n}, compute)
+        assert run.models["mine"].name == str(folder / "runs" / "a" / "model")
+    assert done == changes
+    folder.rename(tmp_path / "moved")
+    run, _ = run_of(tmp_path / "moved")
+    run.settings, run.models = settings, {name: polyrank.load(tiny_encoders[name]) for name in before}
+    run._step("step", {"n": n}, lambda: [])
+    assert [*run.models] == ["poly", "mine"]
+    assert run.models["mine"].name == str(tmp_path / "moved" / "runs" / "a" / "model")
+
+
 @pytest.mark.parametrize(("most", "seconds", "is_left"), [(4, 900.0, False), (4, 540.0, True), (3, 660.0, True)])
 def test_a_fit_keeps_minutes_for_its_end_before_it_trains(
     most: int, seconds: float, is_left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -582,6 +631,8 @@ def test_terms_without_training_are_lines_with_their_own_figures(
         run.data = replace(run.data, repeated=repeated)
         lines = {line.step: line for line in run._terms()}
         assert lines.keys() == {"words", *(["counts"] if is_tried else [])}
+        if is_tried:  # of the training pairs, which give none of the lists' replies
+            assert not lines["counts"].kept
         tuning = run.tuning
         assert tuning is not None
         assert [*(tmp_path / "scores").iterdir()]  # for the next call
