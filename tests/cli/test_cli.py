@@ -497,7 +497,9 @@ def test_changes_of_an_index_are_reported(trained: dict[str, Path], run_here: Ru
     )
     _, _, said = run_here("index", "build", "shipped:convert", replies, "-o", index, "--overwrite")
     assert "seem to be" not in said
-    (tmp_path / "german.txt").write_text("Das ist nicht die Rechnung\n", "utf-8")
+    (tmp_path / "german.txt").write_text(
+        "Thank you very much\nDas ist nicht die Rechnung\nWir rufen Sie morgen an\nWo ist denn Ihr Vertrag?\n", "utf-8"
+    )
     for model, warned in (("shipped:convert", True), (trained["bi"], False)):
         said = run_here("index", "build", model, tmp_path / "german.txt", "-o", tmp_path / "de", "--overwrite")[2]
         assert ("most replies seem to be in another language than English (de)" in said) is warned

@@ -144,6 +144,9 @@ WITHOUT_DIALOGUES = (
         ("import corpus pairs LISTS -o OUT --answers x", "`answers` does not apply to pairs; leave it out"),
         ("import corpus pairs LISTS -o OUT --every-turn", "`every_turn` does not apply to pairs; leave it out"),
         ("import corpus dstc7-candidates LISTS -o OUT --skip-bad", "dstc7-candidates only has --overwrite"),
+        *((f"index remove INDEX {ids} --filter n=1", "ids and a filter cannot be combined; remove by ids first")
+          for ids in ("c0", "--file REPLIES", "c0 --file REPLIES")),
+        ("index remove INDEX", "no ids were given; give ids, a file of ids with --file, or a --filter"),
         ("index update-counts INDEX REPLIES --feedback STORE", "feedback.db does not exist; use a feedback file that"),
         *((f"{command} --overwrite", "replies.jsonl already exists and is read by this command")
           for command in OVER_AN_INPUT),

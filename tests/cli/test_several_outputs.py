@@ -472,6 +472,9 @@ def test_comparisons_as_json_have_the_figures_by_turns(tmp_path: Path) -> None:
         found = json.loads(run("evaluate", "tfidf", "bm25", data, "--json", *options).stdout)
         assert [(row["name"], row["n_examples"]) for row in found] == [("tfidf", n), ("bm25", n)]
         assert found[1]["against"]["metric"] == name
+    assert "against" not in json.loads(run("evaluate", "tfidf", data, "--json").stdout)
+    found = json.loads(run("evaluate", "tfidf", data, "--json", "--against", scores / "bm25.jsonl").stdout)
+    assert str(found["against"]["scores"]).endswith("bm25.jsonl")
     same = CliRunner().invoke(app, ["evaluate", "bm25", "tfidf", str(data), "--scores", str(scores), "--suspects",
                                     str(scores / "bm25.jsonl"), "--overwrite"])  # fmt: skip
     assert isinstance(same.exception, UsageError)
@@ -603,6 +606,11 @@ def test_documents_keep_their_names_ids_and_number(tmp_path: Path) -> None:
         files[-1].write_text(f"the {folder} bill\n", "utf-8")
     found = json.loads(run("rank", "bm25", "bill", *files, "--json").stdout)["results"]
     assert {row["id"] for row in found} == {f"{file}:1" for file in files}
+    named = written(tmp_path / "named.jsonl", [{"id": "a", "text": "one bill", "n": 1}, {"text": "no"}])
+    for others, start in (([], ""), (files, f"{named}:")):
+        found = json.loads(run("rank", "bm25", "bill", *others, named, "--json").stdout)["results"]
+        kept = {row["id"]: row.get("metadata") for row in found}
+        assert (kept[f"{start}a"], kept[f"{start}2"]) == ({"n": 1}, None)
     queries = [
         {"id": name, "query": "my bill", "documents": ["no", "the bill", "bill, my bill"]} for name in (0, "", "x")
     ]
@@ -736,6 +744,10 @@ def test_ids_of_several_lines_are_removed(tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("x\ny\nz\nzz\n", "utf-8")
     again = run("index", "add", tmp_path / "i", tmp_path / "more.txt").stderr
     assert "added 1 (3 were already in the index), now 5 candidates" in again
+    other = ["index", "add", tmp_path / "i", written(tmp_path / "b.jsonl", [{"id": "b", "text": "another b"}])]
+    assert isinstance(CliRunner().invoke(app, [*map(str, other)]).exception, UsageError | DataError)
+    assert "added or replaced 1, now 5 candidates" in run(*other, "--replace").stderr
+    assert "b\tanother b\n" in run("index", "list", tmp_path / "i").stdout
 
 
 def test_commands_that_change_an_index_wait_for_another_writer_if_asked(

@@ -57,6 +57,8 @@ def test_a_model_alone_is_best_if_no_term_helps(tune: Tune, tmp_path: Path) -> N
     assert repr(polyrank.load(tmp_path / "best")) == "Ranker(1 shipped:convert)"
     for word in ("term", "weight", "R@1, MRR w", "ms", "shipped:convert"):
         assert word in done.stdout
+    itself = tune(tmp_path / "best", "--overwrite").exception
+    assert str(itself) == f"{tmp_path / 'best'} would be a part of itself; choose another path"
     done = tune("shipped:convert", "--without", "words", "--without", "hubs", "--precision", "0.99", "--overwrite")
     assert "no threshold reaches a precision of 99.0%" in str(done.exception)
 
