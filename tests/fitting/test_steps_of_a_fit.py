@@ -153,7 +153,8 @@ def test_replies_of_every_part_are_of_the_speakers_that_training_has_chosen(
 
 def test_dialogues_of_unknown_speakers_may_have_lists_for_validation(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "valid", "test")}
-    turns = [{"speaker": name, "text": f"hello of {name}"} for name in ("Ann", "Bob", "Ann")]
+    said = ("Ann", "my wifi is down"), ("Bob", "restart the router"), ("Ann", "it works again")
+    turns = [{"speaker": name, "text": text} for name, text in said]
     files["train"].write_text(json.dumps({"turns": turns}) + "\n", "utf-8")
     for name in ("valid", "test"):
         row = {"context": [name], "candidates": ["yes", "no"], "relevant": [0]}
