@@ -104,6 +104,7 @@ def test_every_public_name_is_there() -> None:
         polyrank.nothing  # noqa: B018  # the access is the test
 
 
+@pytest.mark.deep
 def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
     for model in (str(trained["bi"]), str(trained["cross"]), "bm25", "tfidf"):

@@ -261,6 +261,7 @@ def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, opt
     assert files[0] == files[1]
 
 
+@pytest.mark.deep
 def test_a_trained_model_reproduces_its_last_validation(task: dict[str, Path], tmp_path: Path) -> None:
     result = train(recipe(task, tmp_path / "run", epochs=2), device="cpu")[0]
     assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12

@@ -579,6 +579,7 @@ class StopError(Exception):
     """Ends a run from its report callback, like a crash."""
 
 
+@pytest.mark.deep
 def test_a_resumed_run_equals_the_uninterrupted_one(dialogues: Path, tmp_path: Path) -> None:
     pretrain(plan(dialogues, tmp_path / "whole"))
     for crash_at in (1, 3, 6, 7):

@@ -191,6 +191,7 @@ def raise_twice(first: int, second: int) -> None:
         signal.raise_signal(second)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("order", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
 def test_a_second_signal_ends_at_once(order: tuple[int, int]) -> None:
     child = start(raise_twice, *order)
