@@ -277,6 +277,7 @@ def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> 
     assert all(one["reasons"] for one in shown)
 
 
+@pytest.mark.deep
 def test_the_figures_of_the_report_are_those_of_its_ranker_and_data(
     stopped: tuple[Path, Fitted], monkeypatch: pytest.MonkeyPatch
 ) -> None:

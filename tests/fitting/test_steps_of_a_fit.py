@@ -314,6 +314,7 @@ def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_no
     assert len(long) == 5
 
 
+@pytest.mark.deep
 def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = pytest.importorskip("matplotlib.figure")
     saved = list[Any]()

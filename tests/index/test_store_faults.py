@@ -456,6 +456,7 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.deep
 def test_only_leftovers_of_dead_builders_are_removed(tmp_path: Path) -> None:
     code = """
 from pathlib import Path; from polyrank.storage.durable import new_folder, write_file

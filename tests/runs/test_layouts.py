@@ -279,6 +279,7 @@ def test_settings_that_change_vectors_change_the_fingerprint(tmp_path: Path) -> 
         load(folder, device="cpu")
 
 
+@pytest.mark.deep
 def test_a_router_of_two_vocabularies_is_explained(tmp_path: Path) -> None:
     """Each side by its own tokens; and its texts are cut at the limits of their sides."""
     folder = LAYOUTS["Router of a Bert and a Qwen3 encoder, dot product, truncated"](tmp_path)

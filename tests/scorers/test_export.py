@@ -524,6 +524,7 @@ def test_a_graph_that_no_runtime_reads_is_damaged(tmp_path: Path, tiny_backbone:
         check_export(path, "onnx")
 
 
+@pytest.mark.deep
 def test_quantizing_does_not_change_logging(tmp_path: Path, tiny_backbone: Path) -> None:
     import logging
 

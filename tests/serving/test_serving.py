@@ -191,6 +191,7 @@ def test_an_address_may_name_the_model(client: httpx.Client) -> None:
     assert client.get("/infinity/models").json() == client.get("/v1/models").json()
 
 
+@pytest.mark.deep
 def test_many_pairs_are_one_request(client: httpx.Client) -> None:
     """They are not refused as a burst."""
     pairs = {"text_1": REPLIES * 200, "text_2": list(reversed(REPLIES)) * 200}
@@ -483,6 +484,7 @@ def test_invalid_bodies(client: httpx.Client) -> None:
     assert client.post("/v1/respond", content=b"x" * 5_000_000, headers=headers).status_code == 413
 
 
+@pytest.mark.deep
 def test_openapi_names_every_route(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     assert {"/v1/respond", "/v2/rerank", "/v1/embeddings", "/v1/candidates", "/live"} <= set(document["paths"])

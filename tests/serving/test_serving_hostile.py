@@ -494,6 +494,7 @@ def test_a_host_is_one_name_of_this_machine(server: Running, client: httpx.Clien
         assert connection.recv(12) == b"HTTP/1.1 400"
 
 
+@pytest.mark.deep
 def test_keys_have_rights_and_names(folder: Path) -> None:
     served = serving_here(f"support={folder / 'keyed'}", api_key_file=folder / "keys")
     with served as server, server.client() as client:

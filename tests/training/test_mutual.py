@@ -302,6 +302,7 @@ def test_fixed_negatives_do_not_change_during_a_run() -> None:
 # whole trainings
 
 
+@pytest.mark.deep
 def test_alpha_zero_is_exactly_the_two_plain_trainings(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

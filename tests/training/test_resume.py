@@ -711,6 +711,7 @@ def test_the_maximal_number_of_nan_steps_in_a_row(tmp_path: Path, limit: int, di
         assert run(tmp_path / "run", bad=bad, max_bad_steps=limit, max_steps=8).n_steps == 8
 
 
+@pytest.mark.deep
 def test_the_last_good_checkpoint_survives_nan_steps(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", bad=(3, 4), max_steps=6)
     with pytest.raises(CrashError):
@@ -750,6 +751,7 @@ def test_batches_depend_on_seed_and_epoch_and_hold_each_example_once(tmp_path: P
     assert all(found[0].modes)  # dropout is on, also after a validation
 
 
+@pytest.mark.deep
 def test_randomness_depends_on_seed_and_step(story: Story, tmp_path: Path) -> None:
     """Each step has other random numbers; a resumed run has those of the uninterrupted one."""
     found: list[Watched] = []

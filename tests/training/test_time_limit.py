@@ -246,6 +246,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) 
     return toy_recipe(task, output, BiConfig(backbone=str(backbone), reduction="mean"), **settings)
 
 
+@pytest.mark.deep
 def test_a_run_out_of_time_has_a_model_but_no_result_and_resumes(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

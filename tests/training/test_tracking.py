@@ -53,6 +53,7 @@ def test_a_run_and_its_resumption_draw_the_curves_of_metrics_jsonl(
     assert drawn(folder) == wanted
 
 
+@pytest.mark.deep
 def test_steps_that_are_made_again_are_drawn_once(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     """A run that dies after its third step continues from a checkpoint of the second."""
     plan = tables(task, tiny_backbone, tmp_path / "run", max_steps=4, checkpoint_steps=2)

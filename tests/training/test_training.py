@@ -722,6 +722,7 @@ def test_a_second_training_starts_where_the_first_ended(
         new_model(goes_on, POLICY, seed=1, sample=["hello"])
 
 
+@pytest.mark.deep
 def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(
     mean_pooled_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -316,6 +316,7 @@ def test_a_step_is_sgd_on_the_cross_entropy() -> None:
         torch.testing.assert_close(dict(fit.head.named_parameters())[name].detach(), want)
 
 
+@pytest.mark.deep
 def test_seeds_reproduce_bit_for_bit() -> None:
     train, dev = clusters(90, 1, spread=0.6), clusters(60, 2, spread=0.6)
     config = HeadConfig(hidden_dim=8, dropout=0.3)
@@ -614,6 +615,7 @@ def test_utterances_out_of_scope_are_not_among_the_most_frequent_mistakes() -> N
     assert rows == [(f"intent {i + 1:02}", f"intent {i:02}", 1) for i in range(10)]
 
 
+@pytest.mark.deep
 def test_settings_that_diverge_are_left_out() -> None:
     grid = [HeadConfig(hidden_dim=8, dropout=0.0, lr=lr) for lr in (1e-4, 0.1, 1e30)]
     seen: list[tuple[str, int, int]] = []

@@ -346,11 +346,13 @@ def test_terms_of_a_model_do_not_depend_on_the_other_models() -> None:
     lists = simulated(30, truth((EncoderTerm(BI), (3.0,)), (EncoderTerm(OTHER), (0.5,))))
     scored = ScoredLists(lists, None, lambda _, batches: batches)
 
-    def made(*models: Scorer) -> dict[str, str]:
-        return {term.name: term.fingerprint for term in _terms(models, lists, ["words"], scored, "cpu")}
+    def made(*models: Scorer) -> dict[str, float]:
+        """The scale of each term that has one."""
+        return {term.name: getattr(term, "scale", 0.0) for term in _terms(models, lists, ["words"], scored, "cpu")}
 
-    assert made(BI, OTHER) == made(BI) | made(OTHER)
+    assert made(BI, OTHER) == pytest.approx(made(BI) | made(OTHER), rel=1e-6)
     assert len(made(BI, OTHER)) == 5  # two encoders, the hubs of each, and counts
+    assert len({*made(BI, OTHER).values()}) == 3
 
 
 def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
