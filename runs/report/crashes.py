@@ -84,5 +84,6 @@ def faults() -> str:
         "Mutation testing",
         f"""Of {n_all:,} single faults in the code, {n_tried:,} have been tried, one at a time; the tests notice
         {n_caught:,} of the {n_caught + n_survived:,} that change anything: [the table by
-        package](../runs/results/mutants.md). Command: `python runs/mutants.py`.""",
+        package](../runs/results/mutants.md). Each fault has at most 20 seconds of the tests that run its line,
+        so all tests notice at least as many. Command: `python runs/mutants.py run --seconds 20`.""",
     )
