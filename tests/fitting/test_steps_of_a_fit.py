@@ -694,6 +694,7 @@ def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
     run.models = {"first": encoder}
     named = {"bm25": "lexical", f"hubs of {encoder.name}": "hubs", encoder.name: "encoder", "shipped:late": "cross"}
     rows = [{"name": name, "kind": kind, "weights": {"a": 1.0}, "milliseconds": 1.0} for name, kind in named.items()]
+    rows.append({"name": "shipped:convert", "kind": "encoder", "weights": {}, "milliseconds": 9.0})  # not chosen
     run.tuning = Tuning(ranker, True, "a", rows, [], {}, 40, HeldOut(np.zeros(40), np.full(40, 0.5), np.ones(40)))
     report = run.finish("data", 0.9).report
     stated = {"data": "data", "minutes": 30.0, "used": 1.5, "ms": 50.0, "precision": 0.9}
@@ -709,7 +710,8 @@ def test_a_threshold_leaves_a_twentieth_of_the_contexts_an_answer(
     saved = polyrank.load(tmp_path / "ranker")
     assert isinstance(saved, polyrank.Ranker)
     assert saved.figures["threshold"] == threshold
-    assert [row["name"] for row in report["terms"]] == ["bm25", "hubs of first", "first", "shipped:late"]
+    labels = ["bm25", "hubs of first", "first", "shipped:late", "shipped:convert"]
+    assert [row["name"] for row in report["terms"]] == labels
     assert f"polyrank tune {encoder.name} shipped:late --valid" in "\n".join(report["commands"])
     rule = saved.abstention
     if n_sure == 1:
