@@ -342,6 +342,15 @@ def test_the_seed_draws_the_partitions_of_every_stage() -> None:
         assert not np.array_equal(first.held_out.log_likelihood, other.held_out.log_likelihood)
 
 
+def test_features_are_those_of_the_term_whatever_was_scored_and_dropped_before() -> None:
+    """A dropped object's place in memory, and so its id, is soon another's."""
+    scored, example = ScoredLists(EXAMPLE_LISTS, None, lambda _, batches: batches), EXAMPLE_LISTS[0]
+    encoders = [WordEncoder("one", number) for number in range(20)]
+    found = [scored.features(EncoderTerm(encoder))[0][:, 0] for encoder in encoders]
+    for encoder, features in zip(encoders, found, strict=True):
+        np.testing.assert_allclose(features, encoder.score([example.query], [example.candidates])[0], rtol=1e-6)
+
+
 def test_terms_of_a_model_do_not_depend_on_the_other_models() -> None:
     lists = simulated(30, truth((EncoderTerm(BI), (3.0,)), (EncoderTerm(OTHER), (0.5,))))
     scored = ScoredLists(lists, None, lambda _, batches: batches)
