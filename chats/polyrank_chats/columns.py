@@ -20,6 +20,7 @@ from polyrank_chats.wording import listed
 
 OTHERS = re.compile("|".join(word if len(word) > 3 else f"{word}$" for word in NAMES["others"]))
 MIN_ROWS = 4  # that are necessary to detect a column by its values
+ANSWERED = 0.25  # the share of rows with the id of an answered message from which such ids define the conversations
 
 
 @lru_cache(maxsize=2**14)
@@ -161,7 +162,7 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
             senders = [side]
         stream = contact if senders == [side] else []
     stream = pair_columns([*others.values()], senders, usual(keys, "recipient")) or stream
-    if not (conversation or stream or any(all_profiles[key].filled >= 0.25 for key in usual(others, "reply_to"))):
+    if not (conversation or stream or any(all_profiles[key].filled >= ANSWERED for key in usual(others, "reply_to"))):
         unnamed = [each for key, each in others.items() if key not in (*senders, *role)]
         conversation = _conversation_by_values(unnamed, all_profiles[senders[0]].values)
     stream = ["(channel)"] if "(channel)" in keys else [] if conversation else stream or usual(others, "channel")[:1]
@@ -169,8 +170,7 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
         conversation, stream = stream, []
     roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
     guessed = {"conversation": conversation, "time": time, "sender": senders[:1], "text": text[:1], "role": roles}
-    shown = [f"{what} in {' and '.join(map(repr, held))}" for what, held in guessed.items() if {*held} - {*named}]
-    if shown:
+    if shown := [f"{what} in {' and '.join(map(repr, held))}" for what, held in guessed.items() if {*held} - {*named}]:
         options.report.note(f"guessed by names and values: {', '.join(shown)}")
     if stream:
         options.report.note(f"a talk for each {listed(stream)}, divided at long pauses")

@@ -158,12 +158,17 @@ def test_lengths_of_contexts_and_of_candidates_are_set_apart(tiny_backbone: Path
     assert found[0] != pytest.approx(found[-1], abs=1e-3)
 
 
-def test_a_split_is_by_the_given_speaker_and_ids_and_its_recipe_stays(tmp_path: Path) -> None:
-    rows = [
-        {"id": f"d{n}", "time": f"2026-05-{n + 1:02}T12:00:00Z", "turns": [
-            {"speaker": "agent", "text": f"what is {n}"}, {"speaker": "Zoë", "text": f"it is {n}"}]}
-        for n in range(20)
+def talks(n: int, first: str, second: str, clock: str) -> list[dict[str, Any]]:
+    """Dialogues of two turns, one on each day of May."""
+    return [
+        {"id": f"d{i}", "time": f"2026-05-{i + 1:02}T{clock}", "turns": [
+            {"speaker": first, "text": f"where is {i}"}, {"speaker": second, "text": f"it is at {i}"}]}
+        for i in range(n)
     ]  # fmt: skip
+
+
+def test_a_split_is_by_the_given_speaker_and_ids_and_its_recipe_stays(tmp_path: Path) -> None:
+    rows = talks(20, "agent", "Zoë", "12:00:00Z")
     command = ["split", written(tmp_path / "chats.jsonl", rows), "-o", tmp_path / "parts"]
     counts = json.loads(run(*command, "--speaker", "Zoë", "--by", "id", "--json").stdout)
     assert (counts["by"], counts["speaker"]) == ("id", "Zoë")
@@ -639,12 +644,7 @@ def test_settings_of_zero_are_settings() -> None:
 
 @pytest.mark.deep
 def test_a_part_may_be_empty_and_times_are_in_utc(tmp_path: Path) -> None:
-    rows = [
-        {"id": f"d{n}", "time": f"2026-05-{n + 1:02}T23:30:00-02:00", "turns": [
-            {"speaker": "customer", "text": f"where is {n}"}, {"speaker": "agent", "text": f"it is at {n}"}]}
-        for n in range(28)
-    ]  # fmt: skip
-    data = written(tmp_path / "chats.jsonl", rows)
+    data = written(tmp_path / "chats.jsonl", talks(28, "customer", "agent", "23:30:00-02:00"))
     done = run("split", data, "-o", tmp_path / "parts", "--test", "0", "--json")
     counts = json.loads(done.stdout)
     assert (counts["test"]["n_conversations"], counts["n_repeated"], counts["test"]["times"]) == (0, 0, None)

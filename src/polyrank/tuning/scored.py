@@ -53,7 +53,7 @@ class ScoredLists:
         self.lists, self.cache, self.progress = lists, cache, progress
         self.relevant = [sorted(with_duplicates(e.candidates, e.relevant)) for e in lists]
         self.dialogues = dialogues_of([example.id for example in lists])
-        self._kept: dict[int, tuple[Term, list[Floats]]] = {}  # by id, which no later term gets while the term is kept
+        self._kept: dict[Term, list[Floats]] = {}
 
     @cached_property
     def digest(self) -> str:
@@ -68,9 +68,9 @@ class ScoredLists:
             DataError: a score is not finite.
             ResourceError: the disk is full.
         """
-        if id(term) not in self._kept:
-            self._kept[id(term)] = term, self._read(term)
-        _, values = self._kept[id(term)]
+        if term not in self._kept:
+            self._kept[term] = self._read(term)
+        values = self._kept[term]
         rows = [[*range(len(e.candidates))] for e in self.lists] if shortlists is None else shortlists.rows
         missing = {n: [row for row in chosen if np.isnan(values[n][row, 0])] for n, chosen in enumerate(rows)}
         if missing := {n: chosen for n, chosen in missing.items() if chosen}:
