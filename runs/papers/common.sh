@@ -35,9 +35,9 @@ evaluate() { # FILE MODEL DATA [OPTION ...]: writes the figures as JSON into FIL
   echo "$1" >&2
 }
 
-speed() { # FILE DEVICE [OPTION ...]: milliseconds of networks of BERT-base's size, or of the embedded backbone if SMALL
+speed() { # FILE DEVICE [OPTION ...]: milliseconds of networks of BERT-base's size, or of the backbone if SMALL
   mkdir -p "$(dirname "$WORK/$1")"
-  python runs/timing/respond.py --device "$2" --backbone "$([[ $SMALL ]] && echo embedded || echo base)" ${SMALL:+--repeats 1} \
+  python runs/timing/respond.py --device "$2" --backbone "$([[ $SMALL ]] && echo "$BACKBONE" || echo base)" ${SMALL:+--repeats 1} \
     "${@:3}" >"$WORK/$1"
 }
 

@@ -8,11 +8,12 @@
 # Writes runs/work/papers/convert (not in git): models, and figures by model and corpus.
 . "$(dirname "$0")/common.sh"
 PARTS=${PARTS:-pretrain single ablations dstc7 amazonqa baselines intents}
-BERT=${BERT:-$([[ $SMALL ]] && echo embedded || echo hf:google-bert/bert-large-uncased)}
+BERT=${BERT:-$([[ $SMALL ]] && echo "$BACKBONE" || echo hf:google-bert/bert-large-uncased)}
 OUT=$WORK/convert
 groups=(--metric R@1,MRR --groups "$([[ $SMALL ]] && echo 4 || echo 100)") # R100@1
 scratch=()
-[[ $SMALL ]] && scratch=(--set text.min_count=2)
+[[ $SMALL ]] && scratch=(--set text.min_count=2 --set model.embedding_dim=64 --set model.ffn_dim=64 --set model.side_dim=64
+  --set model.output_dim=64)
 
 learn() { # NAME RECIPE DATA [OPTION ...]
   local name=$1 recipe=$2 data=$FILES/$3

@@ -10,7 +10,7 @@ import pytest
 
 RUNS = Path(__file__).parents[2] / "runs"
 MOST_BYTES = 500 * 10**6
-LONG = ("json-objects.json", "txt-chat.txt", "mbox-headers.mbox")
+LONG = ("json-objects.json", "txt-chat.txt", "mbox-headers.mbox", "safetensors-names.safetensors")
 
 
 @pytest.mark.deep

@@ -890,11 +890,20 @@ def test_impossible_settings_are_refused_at_the_start(
 
 
 @pytest.mark.deep
-def test_answers_match_the_openapi_description(server: Running) -> None:
-    """A short run of schemathesis: no 5xx, no undocumented status, every answer matches its schema."""
+@pytest.mark.parametrize("phases", ["examples,coverage", "fuzzing"])
+def test_answers_match_the_openapi_description(server: Running, phases: str) -> None:
+    """A short run of schemathesis: no 5xx, no undocumented status, every answer matches its schema.
+
+    Its thousands of systematic cases ask one path of each handler: those with the same body.
+    """
+    with server.client() as client:
+        methods = client.get("/openapi.json").json()["paths"]
+    bodies = {path: str(methods[path]["post"]["requestBody"]) for path in methods if "post" in methods[path]}
+    asked = {body: path for path, body in sorted(bodies.items(), key=lambda item: "{" not in item[0])}
+    others = bodies.keys() - asked.values() if "coverage" in phases else ()
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", server.url + "/openapi.json", "--max-examples", "3",
-        "--phases", "examples,coverage,fuzzing", "--seed", "1", "--no-shrink", "--continue-on-failure",
+        *(f"--exclude-path={path}" for path in others), "--phases", phases, "--seed", "1", "--no-shrink", "--continue-on-failure",
         "--generation-database", "none", "--header", f"authorization: Bearer {server.key}", "--checks",
         "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
         "response_schema_conformance,negative_data_rejection",
