@@ -43,7 +43,6 @@ from polyrank.scorers.exported.sentence_transformers import _turns
 from polyrank.scorers.exported.sessions import open_session
 from polyrank.scorers.open import load, load_encoder
 from polyrank.text import BackboneTexts
-from processes import run
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
 CONTEXTS = [
@@ -358,8 +357,8 @@ def test_other_models_have_no_sentence_transformers_form(
 
 
 def test_the_commands(cross: Path) -> None:
-    found = run("export", cross, "--to", "onnx", "--check")
-    assert (found.returncode, "lowest cosine to fp32" in found.stderr) == (0, True), found.stderr
+    found = CliRunner().invoke(app, ["export", str(cross), "--to", "onnx", "--check"])
+    assert (found.exit_code, "lowest cosine to fp32" in found.stderr) == (0, True), found.output
     query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
     answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx", "--scores-only"], input=query)
     scores = json.loads(answer.stdout)["scores"]
