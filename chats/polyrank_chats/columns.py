@@ -79,8 +79,7 @@ def _usual(keys: tuple[str, ...], kind: str) -> list[str]:
         for names, spelled in zip(by_name, _spellings(key, kind), strict=True):
             for name in spelled:
                 names.setdefault(name, []).append(key)
-    found = [key for names in by_name for name in NAMES[kind] for key in names.get(name, ())]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(key for names in by_name for name in NAMES[kind] for key in names.get(name, ())))
 
 
 def _spellings(key: str, kind: str) -> tuple[list[str], list[str], list[str]]:

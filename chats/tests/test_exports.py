@@ -163,6 +163,14 @@ def test_rows_of_named_conversations_may_be_newest_first(write: Write) -> None:
     assert "'id' decreases" in notes(found)
 
 
+def test_an_object_of_questions_is_a_list_of_questions_and_answers(write: Write) -> None:
+    asked = {"Where is it?": "Here.", "\u4f55\u6642\uff1f": "Soon.", "\u0645\u062a\u0649\u061f": "Now."}
+    found = import_chats(write("faq.json", asked))
+    assert turns_of(found) == [[f"customer: {question}", f"agent: {answer}"] for question, answer in asked.items()]
+    said = import_chats(write("x.json", [{"from": name, "text": "hi", "seen?": "yes"} for name in ("Ann", "Ben")]))
+    assert turns_of(said) == [["Ann: hi", "Ben: hi"]]
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_all_lists_of_an_object_are_read(write: Write, nested: bool) -> None:
     def tickets(*ids: int) -> Any:

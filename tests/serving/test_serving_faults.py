@@ -903,8 +903,9 @@ def test_answers_match_the_openapi_description(server: Running, phases: str) -> 
     others = bodies.keys() - asked.values() if "coverage" in phases else ()
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", server.url + "/openapi.json", "--max-examples", "3",
-        *(f"--exclude-path={path}" for path in others), "--phases", phases, "--seed", "1", "--no-shrink", "--continue-on-failure",
-        "--generation-database", "none", "--header", f"authorization: Bearer {server.key}", "--checks",
+        "--phases", phases, *(f"--exclude-path={path}" for path in others), "--seed", "1", "--no-shrink",
+        "--continue-on-failure", "--generation-database", "none", "--header", f"authorization: Bearer {server.key}",
+        "--checks",
         "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
         "response_schema_conformance,negative_data_rejection",
     ]  # fmt: skip

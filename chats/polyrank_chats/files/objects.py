@@ -19,10 +19,15 @@ json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes 
 
 
 def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) -> Rows:
-    """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation."""
+    """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation.
+
+    An object whose names are questions is a list of questions and answers.
+    """
     by_line = False
     try:
         value = json_decoder.decode(text)
+        if value and isinstance(value, dict) and all(key.endswith(("?", "\uff1f", "\u061f")) for key in value):
+            value = [{"question": asked, "answer": answer} for asked, answer in value.items()]
         numbered = [*enumerate(value if isinstance(value, list) else [value], 1)]
     except (ValueError, RecursionError) as error:
         by_line = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"

@@ -174,7 +174,6 @@ def _chosen_rows(member: Member, sheets: Mapping[str, Records], options: Options
     largest = max(filled, key=sizes.__getitem__)
     chosen = options.sheet or [name for name in filled if headers[name] == headers[largest]]
     if not options.sheet and len(filled) > 1:
-        shown = " and ".join(map(repr, chosen))
-        of = f"{shown} of the sheets {', '.join(filled)}"
+        of = f"{' and '.join(map(repr, chosen))} of the sheets {', '.join(filled)}"
         options.report.note(f"{member.path.name}: read {of} (choose others with the option sheet)")
     return [row for name in chosen for row in below_header(member, sheets[name], options.report)]

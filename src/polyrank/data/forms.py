@@ -21,12 +21,15 @@ WORDS: dict[str, list[str]] = {name: words.split() for name, words in _declared.
 def opened(row: Row) -> Iterator[Row]:
     """The rows in a row: the items of its lists of rows, with the fields around them, or the row itself.
 
-    Names of fields may begin with a capital or be in capitals, as in tables that people write.
+    Names of fields may begin with a capital or be in capitals, as in tables that people write. An object whose names
+    are questions and whose values are texts is a list of questions and answers.
 
     >>> list(opened({"data": [{"title": "t", "paragraphs": [{"context": "c", "qas": [{"question": "q"}]}]}]}))
     [{'title': 't', 'context': 'c', 'question': 'q'}]
     >>> list(opened({"Question": "q", "ANSWER": "a", "Notes": "n"}))
     [{'question': 'q', 'answer': 'a', 'notes': 'n'}]
+    >>> list(opened({"Where is it?": "Here.", "When?": "Now."}))
+    [{'question': 'Where is it?', 'answer': 'Here.'}, {'question': 'When?', 'answer': 'Now.'}]
     >>> list(opened({"MUL1.json": {"log": [{"text": "hi"}]}}))
     [{'id': 'MUL1.json', 'log': [{'text': 'hi'}]}]
     >>> list(opened({"messages": {"role": ["user", "assistant"], "content": ["hi", "hello"]}}))
@@ -34,7 +37,9 @@ def opened(row: Row) -> Iterator[Row]:
     """
     row = {name: _objects(value) for name, value in row.items()}
     lists = [name for name in WORDS["rows"] if objects_in(row.get(name))]
-    if row and all(field_of_turns(object_of(one)) for one in row.values()):
+    if row and all(name.endswith(("?", "\uff1f", "\u061f")) and isinstance(value, str) for name, value in row.items()):
+        yield from ({"question": name, "answer": value} for name, value in row.items())
+    elif row and all(field_of_turns(object_of(one)) for one in row.values()):
         yield from ({"id": name} | one for name, one in row.items())
     elif lists and not _form_of(row) and not field_of_turns(row):
         around = {name: value for name, value in row.items() if name != lists[0]}
