@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
@@ -18,6 +19,7 @@ from polyrank.models import BiEncoder, CrossEncoder, Network, PolyEncoder, new_m
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.pretraining import new_bert
 from polyrank.models.start import start_model, transfer_weights
+from polyrank.scorers.load import make_scorer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
 
@@ -106,6 +108,16 @@ def test_a_start_with_fewer_words_keeps_its_embeddings(tiny_backbone: Path, tmp_
     assert torch.equal(new[: len(old)], old)
     assert new[-1].abs().sum() > 0
     assert not any(torch.equal(new[-1], row) for row in old)
+
+
+def test_a_start_keeps_its_own_words(tiny_backbone: Path) -> None:
+    """It may answer while a model that begins from it has a further one."""
+    config = on(STARTS["bi"], tiny_backbone)
+    start = new_model(config, POLICY, seed=1, sample=REPLIES)
+    before = make_scorer(*start[:2], device="cpu").score(["[TURN]"], [REPLIES])
+    other = new_model(config, OTHER_TURNS, seed=1, sample=REPLIES, start=start)
+    assert len(other[1].subwords) == len(start[1].subwords) + 1  # type: ignore[union-attr, arg-type]  # of a backbone
+    assert np.array_equal(make_scorer(*start[:2], device="cpu").score(["[TURN]"], [REPLIES]), before)
 
 
 def test_a_backbone_with_more_words_than_the_start_gets_its_embeddings(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def _trained_backbone(config: BackboneConfig, start: Model | None) -> Published 
     return Published(
         name=config.backbone,
         backbone=copy.deepcopy(network.backbone),
-        subwords=texts.subwords,
+        subwords=copy.deepcopy(texts.subwords),
         poolings=(reduction,) if reduction and (layers or reduction == "mean") else (),
         layers=[copy.deepcopy(layer) for layer in layers],
         prompts=texts.prompts,
