@@ -173,8 +173,7 @@ def columns(rows: Sequence[Row], options: Options, where: object) -> Columns:
         options.report.note(f"guessed by names and values: {', '.join(shown)}")
     if stream:
         options.report.note(f"a talk for each {listed(stream)}, divided at long pauses")
-    used = {*text, *senders[:1], *role, *conversation, *stream}
-    rest = [each.key for each in free if each.key not in used]
+    rest = [each.key for each in free if each.key not in {*text, *senders[:1], *role, *conversation, *stream}]
     return Columns(next(iter(conversation), None), *map(tuple, (stream, time, senders, text, role, keys, rest)))
 
 

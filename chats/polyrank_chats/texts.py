@@ -27,8 +27,7 @@ def from_html(body: str) -> str:
     end = body.rfind(">") + 1  # the parser looks for the end of each tag
     reader.feed(MARKED.sub(" ", body[:end]) + body[end:].replace("<", "&lt;"))
     reader.close()
-    lines = (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))
-    return "\n".join(line for line in lines if line)
+    return "\n".join(filter(None, (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))))
 
 
 class _Text(HTMLParser):

@@ -30,8 +30,8 @@ def read_texts(
     """Read a table, JSON, or a text file with one text per line. HTML becomes plain text.
 
     Args:
-        path: CSV or TSV (by the suffix), a workbook, Parquet, JSON lines or a JSON list; any other
-            file is read as text.
+        path: CSV or TSV (by the suffix), a workbook, Parquet, JSON lines, a JSON list of objects or texts, or a JSON
+            object of names and texts; any other file is read as text.
         column: the column of texts; None: the one with a usual name, or the only one.
         encoding: encoding of text files; None: UTF-8, or the detected encoding.
         sheet: sheet of a workbook; None: the largest.
@@ -65,7 +65,8 @@ def _rows(path: Path, options: Options) -> Rows:
         if file.text is None or Path(file.path.name.removesuffix(".gz")).suffix.lower() in TABLES:
             if has_next_page(file.rows):
                 options.report.note("is a page of several; the replies of the others are missing")
-            is_chat = any(talk.owner for talk in talks_in(file.rows)) or holds_chats(file.rows)
+            names = [str(one.get("name", "")) for talk in talks_in(file.rows) if talk.owner for one, _ in talk.messages]
+            is_chat = "" in names or len({*names}) < len(names) or holds_chats(file.rows)  # each reply has another name
             rows += rows_in(file.rows)
         else:
             if MARKDOWN.search(file.text):
@@ -78,6 +79,9 @@ def _rows(path: Path, options: Options) -> Rows:
                 f"{path} holds chats, not replies; run: polyrank import chats {path} -o chats.jsonl, and then:"
                 " polyrank import replies chats.jsonl --from-dialogues -o replies.jsonl"
             )
+    one = rows[0][1] if len(rows) == 1 and path.suffix.lower() == ".json" else {}
+    if one and not usual(one, "reply", "answer", "text") and all(isinstance(text, str) for text in one.values()):
+        return [(number, {"name": name, "text": text}) for number, (name, text) in enumerate(one.items(), 1)]
     return rows
 
 

@@ -112,8 +112,7 @@ def _join_talks(keys: Sequence[Key], nodes: Nodes, parents: Parents) -> None:
         names = [nodes[key].sender for key in own]
         if nodes[parent].sender == nodes[parent].role:  # people are unknown
             continue
-        spoken = {*names, nodes[parent].sender}
-        is_talk = len(spoken) <= len(own) and not any(key in replies for key in own)
+        is_talk = len({*names, nodes[parent].sender}) <= len(own) and not any(key in replies for key in own)
         for (first, name), (second, next_name) in pairwise(zip(own, names, strict=True)):
             if is_talk or (name == next_name and first not in replies):
                 parents[second] = first

@@ -150,8 +150,7 @@ def _of_day(parts: dict[str, str | None]) -> timedelta:
         hour = hour % 12 + 12 * (half in PM)
     if hour > 23 or minute > 59 or second > 59:
         raise ValueError("not a time of day")
-    micros = int(f"{parts.get('part') or '':0<6.6}")
-    return timedelta(hours=hour, minutes=minute, seconds=second, microseconds=micros)
+    return timedelta(0, second, int(f"{parts.get('part') or '':0<6.6}"), minutes=minute, hours=hour)
 
 
 def _month(words: Iterable[str], language: str) -> int | None:

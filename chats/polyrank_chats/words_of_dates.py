@@ -58,8 +58,7 @@ def months(language: str = "") -> dict[str, int]:
     for name, number in names.items():
         for end in range(3, len(name)):
             beginnings.setdefault(name[:end], set()).add(number)
-    short = {name: number for name, (number, *others) in beginnings.items() if not others and name not in days()}
-    return short | names
+    return {name: number for name, (number, *others) in beginnings.items() if not others and name not in days()} | names
 
 
 @cache

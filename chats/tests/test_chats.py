@@ -1081,7 +1081,7 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         ("x.csv", "conversation,sender,text\n", "holds no messages"),
         ("x.json", "[]", "holds no messages"),
         ("x.json", "{}", "holds no messages"),
-        ("x.json", '["a", "b"]', "is a list of texts; write objects"),
+        ("x.json", '["a", "b"]', "no column has a usual name for the sender among 'text'"),
         ("x.json", "[" * 100_000, "nested too deeply"),
         ("x.json", f'[{{"sender": "a", "text": {"[" * 900}"b"{"]" * 900}}}]', "nested too deeply"),
         ("x.jsonl", '{"a": ' + "[" * 100_000, r"x\.jsonl:1: nested too deeply; give flatter JSON"),

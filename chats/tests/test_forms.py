@@ -1013,11 +1013,36 @@ def test_texts_of_other_formats_are_refused(write: Write, read: Any, name: str, 
         ("wa.txt", "12/31/23, 9:15 PM - Ann: hello\n12/31/23, 9:17 PM - Ben: hi\n"),
         ("export.json", {"conversations": [{"id": 1, "messages": [{"sender": "Ann", "text": "hi"}]}]}),
         ("sms.csv", table(("From", "To", "Body"), ("1", "2", "hi"))),
+        ("x.json", {"messages": [{"name": name, "text": f"hi {name}"} for name in ("Ann", "Ben", "Ann")]}),
     ],
 )  # fmt: skip
 def test_chats_are_not_replies(write: Write, name: str, content: Any) -> None:
     with pytest.raises(UsageError, match=r"polyrank import chats .* --from-dialogues"):
         read_texts(write(name, content))
+
+
+def test_forms_of_replies(write: Write) -> None:
+    """Pages of Front, Help Scout and schema.org, texts alone, and texts by their names."""
+    named = {"refund": "It is paid.", "reset": "Click here."}
+    texts = [*named.values()]
+    front = [
+        {"id": f"r{n}", "name": name, "body": f"<div>{text}</div>"} for n, (name, text) in enumerate(named.items())
+    ]
+    scout = [{"id": n, "name": name, "text": text} for n, (name, text) in enumerate(named.items())]
+    asked = [{"@type": "Question", "name": name, "acceptedAnswer": {"@type": "Answer", "text": f"<p>{text}</p>"}}
+             for name, text in named.items()]  # fmt: skip
+    page = {"@context": "https://schema.org", "@type": "FAQPage", "mainEntity": asked}
+    for content in ({"_results": front}, {"_embedded": {"replies": scout}}, page, texts, named):
+        column, rows = read_texts(write("x.json", content))
+        assert [row[column] for _, row in rows] == texts
+        names = [row.get("name", row.get("question")) for _, row in rows]
+        assert names == ([None, None] if content is texts else [*named])
+    found = import_chats(write("page.json", page))
+    assert turns(found) == [[f"customer: {name}", f"agent: {text}"] for name, text in named.items()]
+    with pytest.raises(ChatsError, match="no column has a usual name among 'refund', 'reset'"):
+        read_texts(write("x.csv", table(("refund", "reset"), ("It is paid.", "Click here."))))
+    with pytest.raises(ChatsError, match="no column has a usual name among 'x', 'y'"):
+        read_texts(write("x.json", {"x": "b", "y": 1}))
 
 
 def test_replies_of_an_api(write: Write) -> None:

@@ -379,6 +379,10 @@ def test_files_of_one_object(tmp_path: Path) -> None:
          "orig_answer": {"text": answer, "answer_start": 0}}
         for n, (question, answer) in enumerate([("Who?", "Ann"), ("Why?", "CANNOTANSWER")])]}]}]}  # fmt: skip
     asked = {"Where is it?": "Here.", "\u4f55\u6642\uff1f": "Soon.", "\u0645\u062a\u0649\u061f": "Now."}
+    page = {"@context": "https://schema.org", "@type": "FAQPage", "mainEntity": [
+        {"@type": "Question", "name": question, "acceptedAnswer": {"@type": "Answer", "text": answer}}
+        for question, answer in asked.items()
+    ]}  # fmt: skip
     for indent in (None, 1):
         assert read(tmp_path / "x.json", logs, indent=indent) == [
             (f"{name}#1", (), ("taxi",), ("where to?",), (0,)) for name in logs
@@ -391,9 +395,10 @@ def test_files_of_one_object(tmp_path: Path) -> None:
             ("c1#3", ("A cat.",), ("What?", "a cat", "Sure?"), ("yes",), (0,)),
         ]
         assert read(tmp_path / "x.json", quac, indent=indent) == [("C_1#1", ("Ann.",), ("Who?",), ("Ann",), (0,))]
-        assert [one[1:] for one in read(tmp_path / "x.json", asked, indent=indent)] == [
-            ((), (question,), (answer,), (0,)) for question, answer in asked.items()
-        ]
+        for faq in (page, asked):
+            assert [one[1:] for one in read(tmp_path / "x.json", faq, indent=indent)] == [
+                ((), (question,), (answer,), (0,)) for question, answer in asked.items()
+            ]
     assert [reply.text for reply in read_replies(tmp_path / "x.json")] == [*asked.values()]
     (tmp_path / "x.json").write_text("{\n" + json.dumps(logs)[1:-1], "utf-8")
     with pytest.raises(DataError, match=r"x\.json:2: not JSON"):

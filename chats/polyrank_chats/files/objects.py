@@ -13,29 +13,25 @@ from xml.sax.saxutils import escape
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.members import Member
 from polyrank_chats.messages import Rows
+from polyrank_chats.values import Row, object_of, objects_in
 
 MARKUP = {"p", "div", "span", "br", "b", "i", "u", "em", "strong"}
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes missing values as NaN
 
 
 def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) -> Rows:
-    """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation.
-
-    An object whose names are questions is a list of questions and answers.
-    """
+    """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation."""
     by_line = False
     try:
         value = json_decoder.decode(text)
-        if value and isinstance(value, dict) and all(key.endswith(("?", "\uff1f", "\u061f")) for key in value):
-            value = [{"question": asked, "answer": answer} for asked, answer in value.items()]
-        numbered = [*enumerate(value if isinstance(value, list) else [value], 1)]
+        numbered = [*enumerate(value if isinstance(value, list) else _asked(object_of(value)) or [value], 1)]
     except (ValueError, RecursionError) as error:
         by_line = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
         if not by_line:
             raise row_error(member.path, getattr(error, "lineno", 1), _problem(error)) from error
         numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not by_line and numbered and all(isinstance(item, str) for _, item in numbered):
-        raise DataError(f"{member.path}: is a list of texts; write objects with the sender of each text")
+    if not by_line and all(isinstance(item, str) for _, item in numbered):
+        return [(number, {"text": item}) for number, item in numbered]
     rows: Rows = []
     for number, item in numbered:
         try:
@@ -50,6 +46,20 @@ def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) ->
         else:
             on_bad(row_error(member.path, number, f"holds {str(value)[:40]!r}; write one JSON object per row"))
     return rows
+
+
+def _asked(page: Row) -> list[Row]:
+    """The questions and answers in an object whose names are questions, or in a FAQPage of schema.org.
+
+    >>> _asked({"Where is it?": "Here."})
+    [{'question': 'Where is it?', 'answer': 'Here.'}]
+    >>> _asked({"mainEntity": [{"name": "Return it", "acceptedAnswer": {"text": "Within 30 days."}}]})
+    [{'question': 'Return it', 'answer': 'Within 30 days.'}]
+    """
+    if all(name.endswith(("?", "\uff1f", "\u061f")) and isinstance(text, str) for name, text in page.items()):
+        return [{"question": name, "answer": text} for name, text in page.items()]
+    entries = [(one.get("name"), object_of(one.get("acceptedAnswer"))) for one in objects_in(page.get("mainEntity"))]
+    return [{"question": name, "answer": answer["text"]} for name, answer in entries if "text" in answer]
 
 
 def _problem(error: Exception) -> str:

@@ -47,8 +47,7 @@ def _messages(file: File, mails: list[bytes]) -> Messages:
         try:
             if raw.count(b"\n--") > 10_000:
                 raise ValueError("more than 10,000 parts")
-            parsed = message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default)
-            yield _message(parsed, where)
+            yield _message(message_from_bytes(re.sub(rb"(?m)^>(>*From )", rb"\1", raw), policy=policy.default), where)
         except (ValueError, LookupError, TypeError, AttributeError) as error:  # raised by the library for hostile mails
             yield DataError(f"{where}: cannot be read ({error}); remove it")
 

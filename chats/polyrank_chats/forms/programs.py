@@ -40,8 +40,7 @@ def translated(row: Row, file: File) -> Row:
     if "createdDateTime" in row and "messageType" in row:  # Teams: a post of a channel and its replies are a thread
         row[CHANNEL] = row.pop("chatId", None)
         reply_to = row.pop("replyToId", None)
-        is_post = reply_to or "channelIdentity.channelId" in row
-        row["rootid"] = (reply_to or row.get("id")) if is_post else None
+        row["rootid"] = reply_to or (row.get("id") if "channelIdentity.channelId" in row else None)
     if str(row.get("messagetype")).startswith("RichText"):  # Skype
         row["content"] = plain(f"<div>{row.get('content')}</div>")
     if row.get("body.contentType") == "html":

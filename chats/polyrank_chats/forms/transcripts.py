@@ -89,8 +89,7 @@ def spoken(text: str) -> list[tuple[str, str]]:
     >>> spoken("Agent: hi\\nall\\n\\nAnn: hello")
     [('Agent', 'hi\\nall'), ('Ann', 'hello')]
     """
-    lines = (line for block in _blocks(text) for line in block)
-    return [(name, words) for _, name, words in _spoken(lines) if name]
+    return [(name, words) for _, name, words in _spoken(line for block in _blocks(text) for line in block) if name]
 
 
 def _spoken(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:

@@ -27,8 +27,8 @@ def read_replies(
     metadata.
 
     Args:
-        path: CSV or TSV (by the suffix), a workbook, Parquet, JSON lines or a JSON list; any other
-            file is read as text.
+        path: CSV or TSV (by the suffix), a workbook, Parquet, JSON lines, a JSON list of objects or texts, or a JSON
+            object of names and texts; any other file is read as text.
         column: the column of texts; None: the one with a usual name, or the only one.
         encoding: encoding of text files; None: UTF-8, or the detected encoding.
         sheet: sheet of a workbook or table of a database; None: the largest.
