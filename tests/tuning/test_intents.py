@@ -182,10 +182,11 @@ def test_every_name_of_a_part_is_known_in_every_part(tmp_path: Path, ending: str
         ("a.csv", "query,intent\nhi,greet\n", r'a.csv:2: missing field "text"'),
         ("a.csv", "text,intent\n", "holds no utterances"),
         ("a.jsonl", '{"text": "hi", "intent": 3}\n', r'a.jsonl:1: field "intent" holds a number'),
-        ("a.json", "{", "not the data set's data_full.json"),
-        ("a.json", '{"val": []}', "not the data set's data_full.json"),
-        ("a.json", "[" * 100_000, "not the data set's data_full.json"),
-        ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "not the data set's data_full.json"),
+        ("a.json", "{", "a.json:1: not JSON"),
+        ("a.json", '{"val": []}', r'a.json:1: missing field "text"; add it to the row, which has val'),
+        ("a.json", '[{"intents": [{"tag": "greet", "patterns": [" "]}]}]', "a.json:1: the text or the intent is empty"),
+        ("a.json", "[" * 100_000, "a.json:1: the list is truncated or holds something other than objects"),
+        ("a.json", '{"oos_train": [], "train": [["hi", "greet"], ["hi"]]}', "not the data set's data_full.json"),
         ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*download the file again"),
         ("trainset/b.csv", "scenario;intent\na;b\n", r'b.csv:2: missing field "answer_from_anno"'),
         ("other.txt", "hi", "holds no train.csv"),
@@ -197,6 +198,27 @@ def test_errors_name_the_line_of_a_broken_file(tmp_path: Path, name: str, text: 
     place.write_text(text, "utf-8")
     with pytest.raises(DataError, match=problem):
         read_intents(place if place.parent == tmp_path and place.suffix != ".txt" else tmp_path)
+
+
+def test_json_of_chatbots_is_read(tmp_path: Path) -> None:
+    """Of the forms of tutorials, Rasa and LUIS, and of texts by their intent."""
+    said = {"greet": ["hi", "hello"], "leave": ["bye"]}
+    found = [{"text": text, "intent": name, "entities": []} for name, texts in said.items() for text in texts]
+    tags = [{"tag": name, "patterns": texts, "responses": ["Thanks!"]} for name, texts in said.items()]
+    luis = {
+        "intents": [{"name": name} for name in said],
+        "utterances": found,
+        "closedLists": [{"name": "a", "b": ["c"]}],
+    }
+    whole = [Utterance(text, name) for name, texts in said.items() for text in texts]
+    for document in (said, found, {"intents": tags}, {"rasa_nlu_data": {"common_examples": found}}, luis):
+        (tmp_path / "a.json").write_text(json.dumps(document), "utf-8")
+        assert [*read_intents(tmp_path / "a.json").train] == whole
+    rows = [{"text": one.text, "label": 0, "label_text": one.intent} for one in whole]
+    (tmp_path / "train.json").write_text(json.dumps(rows), "utf-8")
+    (tmp_path / "a.json").rename(tmp_path / "test.json")
+    both = read_intents(tmp_path)
+    assert ([*both.train], [*both.test]) == (whole, whole)
 
 
 def test_missing_folders_and_duplicate_parts(tmp_path: Path) -> None:

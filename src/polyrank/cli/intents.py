@@ -20,8 +20,8 @@ def intents_train(
     data: Annotated[
         Path,
         Argument(
-            help="A CSV or JSON-lines file (text, intent), split 80/10/10; or a folder with train, dev and test, or of"
-            " banking77, clinc150, hwu64."
+            help="A CSV, JSON or JSON-lines file (text, intent), split 80/10/10; or a folder with train, dev and test,"
+            " or of banking77, clinc150, hwu64."
         ),
     ],
     output: Annotated[Path, Option("-o", "--output", help="The classifier's folder to make.")],

@@ -59,8 +59,7 @@ def tune(
 
     use_processor(threads)
     weights = _weights(weight or [])
-    references = [resolve_model(name) for name in models]
-    check_apart(output, references)
+    check_apart(output, [resolve_model(name) for name in models])
     check_replaceable(output, own_files=RANKER.files, replace=overwrite)
     # lists have no speakers, and the dialogues do
     lists = load_lists(valid, speaker if dialogues is None or speakers_of(valid) is not None else None)

@@ -116,8 +116,7 @@ class _Reply:
 
 def _candidate(group: list[_Reply]) -> Candidate:
     """The most frequent variant of near-copies."""
-    templates = Counter(reply.template for reply in group if reply.template)
-    text = templates.most_common(1)[0][0]
+    text = Counter(reply.template for reply in group if reply.template).most_common(1)[0][0]
     looked_up = Counter(kind for reply in group for kind in reply.looked_up)
     gaps = sorted(kind for kind, n in looked_up.items() if 2 * n > len(group) and f"{{{kind}}}" in text)
     languages = Counter(reply.language for reply in group if reply.language)

@@ -119,8 +119,7 @@ def _test_text(test: Row) -> str:
 
 
 def _headings(rows: Sequence[Row]) -> list[str]:
-    seeds = ["seeds"] if any("std" in row for row in rows) else []
-    return ["scorer", *seeds, "n", "C"]
+    return ["scorer", *(["seeds"] if any("std" in row for row in rows) else []), "n", "C"]
 
 
 def _about_cell(row: Row, heading: str) -> str:

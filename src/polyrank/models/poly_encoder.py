@@ -89,8 +89,7 @@ class PolyEncoder(TwoTowers):
 
     def new_parameters(self) -> list[nn.Parameter]:
         """The codes and projections."""
-        codes = [] if self.codes is None else [self.codes]
-        return [*codes, *super().new_parameters()]
+        return [*([] if self.codes is None else [self.codes]), *super().new_parameters()]
 
 
 def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:

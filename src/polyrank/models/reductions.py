@@ -49,8 +49,7 @@ def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -
         outputs, mask = outputs[:, :n_tokens], mask[:, :n_tokens]
     weights = mask.to(outputs.dtype)[:, :, None]
     count = weights.sum(1)
-    total = (outputs * weights).sum(1)
-    return total / (count.sqrt() if reduction == "sqrt_n" else count)
+    return (outputs * weights).sum(1) / (count.sqrt() if reduction == "sqrt_n" else count)
 
 
 def pool(outputs: Tensor, mask: Tensor, reductions: Sequence[Reduction], skipped: int = 0) -> Tensor:

@@ -273,8 +273,7 @@ def as_ranker(model: Any) -> Ranker:
         return model
     scorer = as_scorer(model)
     kinds = ("encoder",) if isinstance(scorer, Encoder) else ("lexical", "cross")
-    offer = Offer((scorer,), ())
-    (term,) = (term for kind in kinds for term in term_kind(kind).offered(offer))
+    (term,) = (term for kind in kinds for term in term_kind(kind).offered(Offer((scorer,), ())))
     ranker = Ranker([(term, (1.0,))])
     ranker.name, ranker.relevance = scorer.name, scorer.relevance
     return ranker

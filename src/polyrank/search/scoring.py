@@ -180,8 +180,7 @@ def precise_scores(contexts: Tensor, vectors: Floats, offsets: Floats | None = N
     result = np.empty(len(vectors), np.float32)
     for start in range(0, len(vectors), ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
-        products = as_tensor(vectors[part]).double() @ contexts.T
-        scores = mean_of(products)[0]
+        scores = mean_of(as_tensor(vectors[part]).double() @ contexts.T)[0]
         if offsets is not None:
             scores = scores + as_tensor(offsets[part])
         result[part] = scores.float().numpy()

@@ -76,8 +76,7 @@ def shortlist(scores: Floats, n_negatives: int) -> list[int]:
     """
     if np.count_nonzero(scores > scores[0]) > n_negatives:
         return [0]
-    others = 1 + np.argsort(-scores[1:], kind="stable")[:n_negatives]
-    return [0, *others.tolist()]
+    return [0, *(1 + np.argsort(-scores[1:], kind="stable")[:n_negatives]).tolist()]
 
 
 def judged(step: object, scorer: Scorer, settings: TrainConfig) -> Scorer:

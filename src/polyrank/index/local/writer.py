@@ -304,8 +304,7 @@ class LocalWriter(IndexWriter):
     def _remove_matrix(self, matrix: Path) -> None:
         """Rename it first, so that readers find it missing as a whole, and open its successor."""
         with suppress(OSError):
-            gone = matrix.rename(matrix.with_name(f".{matrix.name}"))
-            shutil.rmtree(gone, ignore_errors=True)
+            shutil.rmtree(matrix.rename(matrix.with_name(f".{matrix.name}")), ignore_errors=True)
 
     def _join_compaction(self) -> Exception | None:
         """Wait for a running compaction; returns the error that it failed with."""

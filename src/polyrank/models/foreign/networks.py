@@ -287,8 +287,7 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
             )
         if config.get_text_config().pad_token_id is None:
             raise ArtifactError(f"{folder / 'config.json'} has no pad_token_id, which pairs of a batch need; set it")
-        network = load_pretrained(folder, config, CLASSIFIER)
-        return PairEncoder(network, (), output, label=label)
+        return PairEncoder(load_pretrained(folder, config, CLASSIFIER), (), output, label=label)
     backbone = load_backbone(folder)
     modes, layers, n_scores = read_layers(description.layers, backbone.dimension)
     if n_scores != 1:

@@ -62,8 +62,7 @@ def hook_router(settings: HookSettings) -> APIRouter:
 async def _suggested(server: Server, turns: tuple[str, ...]) -> list[str]:
     """The best replies that differ; none if none is good enough."""
     name = server.resolve_name(None, "replies")
-    context = server.context(turns, ())
-    task = RespondTask(context, N_SUGGESTED, diverse=True)
+    task = RespondTask(server.context(turns, ()), N_SUGGESTED, diverse=True)
     (responded,) = (await server.compute(name, [task], [server.tokens(name, turns, "context")])).values
     return [] if responded.answer.abstained else [orjson.loads(row)["text"] for row in responded.rows]
 

@@ -132,8 +132,7 @@ def _write(
             number = len(example.background) + len(example.context)  # of its response among the turns
             (begin, end), response = (stretches[0][0], stretches[number - 1][1]), stretches[number]
             if begin < end and response[0] < response[1]:
-                turn = row[2 * number]
-                digest = hashlib.blake2b(turn.tobytes(), digest_size=8).digest()
+                digest = hashlib.blake2b(row[2 * number].tobytes(), digest_size=8).digest()
                 entry = (begin, end, *response, int.from_bytes(digest, "little", signed=True))
                 table.write(np.array(entry, np.int64).tobytes())
         data = np.concatenate(row)

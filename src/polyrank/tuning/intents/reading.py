@@ -1,6 +1,7 @@
 """Reading utterances with their intents, from plain files and the published files of banking77, clinc150 and hwu64.
 
-    plain       CSV, JSON lines (both also .gz) or Parquet: "text" (or "utterance") and "intent" ("category", "label")
+    plain       CSV, JSON, JSON lines (also .gz) or Parquet: "text" (or "utterance") and "intent" ("category", "label");
+                in JSON also lists of texts next to their intent or by its name, at any depth, as chatbots have them
     banking77   a folder with train.csv and test.csv
     clinc150    data_full.json: train, val and test, each also with utterances that are out of scope
     hwu64       a folder with trainset/ and testset/ of files separated by semicolons; scenario_intent is the intent
@@ -16,12 +17,14 @@ from pathlib import Path
 from polyrank.data import fields
 from polyrank.data.lines import numbered_lines, row_error, stem, suffix
 from polyrank.data.rows import rows
+from polyrank.data.values import Row, object_of, objects_in
 from polyrank.errors import DataError
 
 OUT_OF_SCOPE = "oos"
 TEXT_FIELDS = ("text", "utterance", "sentence")
-INTENT_FIELDS = ("intent", "category", "label")
-SUFFIXES = (".csv", ".jsonl", ".parquet")
+INTENT_FIELDS = ("intent", "category", "label_text", "label")
+LISTS = ("patterns", "examples", "utterances")
+SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 SPLITS = {"train": "train", "dev": "dev", "valid": "dev", "val": "dev", "validation": "dev", "test": "test"}
 
 
@@ -79,7 +82,8 @@ def read_intents(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Inten
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; check the path")
     if path.is_file():
-        return _clinc150(path) if path.name.endswith(".json") else IntentSplits(_plain(path, out_of_scope))
+        is_clinc150 = path.name.endswith(".json") and b'"oos_train"' in path.read_bytes()
+        return _clinc150(path) if is_clinc150 else IntentSplits(_plain(path, out_of_scope))
     if (path / "trainset").is_dir():
         return IntentSplits(_hwu64(path / "trainset"), test=_hwu64(path / "testset"))
     files: dict[str, Path] = {}
@@ -98,7 +102,7 @@ def read_intents(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Inten
 
 def _plain(path: Path, out_of_scope: str) -> Utterances:
     utterances = []
-    for line, row in rows(path):
+    for line, row in ((line, one) for line, whole in rows(path) for one in _utterances_in(whole) or [whole]):
         try:
             text, intent = (
                 fields.text(row, next((name for name in names if name in row), names[0]))
@@ -108,6 +112,24 @@ def _plain(path: Path, out_of_scope: str) -> Utterances:
         except ValueError as error:
             raise row_error(path, line, error) from error
     return _some(path, utterances)
+
+
+def _utterances_in(row: Row) -> list[Row]:
+    """The utterances in a row: itself, those of its intent or of each intent, or those in the objects in it.
+
+    >>> _utterances_in({"intents": [{"tag": "greet", "patterns": ["hi"], "responses": ["Hello!"]}]})
+    [{'text': 'hi', 'intent': 'greet'}]
+    >>> _utterances_in({"greet": ["hi", "hello"], "leave": ["bye"]})[1:]
+    [{'text': 'hello', 'intent': 'greet'}, {'text': 'bye', 'intent': 'leave'}]
+    """
+    if any(isinstance(row.get(name), str) for name in TEXT_FIELDS):
+        return [row]
+    lists = {name: value for name, value in row.items() if isinstance(value, list) and {*map(type, value)} == {str}}
+    intent = next((row[name] for name in (*INTENT_FIELDS, "tag", "name") if isinstance(row.get(name), str)), None)
+    named = lists.items() if len(lists) == len(row) else [(intent, lists[name]) for name in LISTS if name in lists]
+    inside = (one for value in row.values() for one in objects_in(value) or [object_of(value)] if one)
+    found = [{"text": text, "intent": name} for name, texts in named if name for text in texts]
+    return found or [utterance for one in inside for utterance in _utterances_in(one)]
 
 
 def _utterance(text: str, intent: str, out_of_scope: str = OUT_OF_SCOPE) -> Utterance:
