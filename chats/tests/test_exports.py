@@ -171,6 +171,20 @@ def test_an_object_of_questions_is_a_list_of_questions_and_answers(write: Write)
     assert turns_of(said) == [["Ann: hi", "Ben: hi"]]
 
 
+def test_the_script_of_twitters_archive(write: Write) -> None:
+    said = [("1", "it is late"), ("2", "sorry"), ("1", "thanks"), ("2", "it ships today")]
+    messages = [
+        {"messageCreate": {"recipientId": "3", "text": text, "mediaUrls": [], "senderId": sender, "id": str(n),
+         "createdAt": f"2024-01-0{n}T10:00:00.000Z"}} for n, (sender, text) in enumerate(said, 1)
+    ]  # fmt: skip
+    talks = [{"dmConversation": {"conversationId": "1-2", "messages": messages[::-1]}}]
+    found = import_chats(
+        write("direct-messages.js", "window.YTD.direct_messages.part0 = " + json.dumps(talks, indent=2))
+    )
+    assert turns_of(found) == [[f"{sender}: {text}" for sender, text in said]]
+    assert [row["id"] for row in found.dialogues] == ["1-2"]
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_all_lists_of_an_object_are_read(write: Write, nested: bool) -> None:
     def tickets(*ids: int) -> Any:

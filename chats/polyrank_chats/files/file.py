@@ -22,7 +22,7 @@ from polyrank_chats.patterns import pattern
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
 EXPORT = "export the chats as JSON, CSV, a sheet, text or a zip of them"
 MANY = 2**19  # lines, lists, objects or elements, each of which takes up to a kilobyte of memory
-YAML, MARKDOWN = pattern("yaml"), pattern("markdown")
+YAML, MARKDOWN, ASSIGNED = pattern("yaml"), pattern("markdown"), pattern("assigned")
 OTHERS = {mark.encode("latin-1"): kind for mark, _, kind in (each.partition("=") for each in NAMES["begins"])}
 """The first bytes of files that are not chats."""
 INSIDE = {
@@ -88,7 +88,7 @@ class File:
             raise UsageError(f"{self.path} is not a workbook; leave the option sheet out")
         if data.startswith(b"PAR1"):
             return None, parquet_rows(self.member, data, self.options)
-        text = decoded(self.member, data, self.options).replace("\r\n", "\n")
+        text = ASSIGNED.sub("", decoded(self.member, data, self.options).replace("\r\n", "\n"))
         if not text.strip():
             raise DataError(f"{self.path}: is empty; give a file with messages")
         if "\n" not in text:
