@@ -153,8 +153,7 @@ def show_first(dialogues: Sequence[Mapping[str, Any]]) -> None:
     """Print the first conversation, with long turns and long conversations cut."""
     first = dialogues[0]
     turns = first["turns"]
-    began = f", {first['time']}" if "time" in first else ""
-    notify(f"the first conversation ({first['id']}{began}):")
+    notify(f"the first conversation ({', '.join(first[name] for name in ('id', 'time') if name in first)}):")
     for turn in turns[:SHOWN_TURNS]:
         text = " ".join(turn["text"].split())
         notify(f"  {turn['speaker']}: {text[:SHOWN_LETTERS]}{'...' if len(text) > SHOWN_LETTERS else ''}")

@@ -78,8 +78,8 @@ def in_order(group: list[Message], report: Report, *, falling: bool) -> list[Mes
     report.left_out[Reason.REPEATED] += len(group) - len(kept)
     if falling:
         kept.reverse()
-    times = (each.time for each in kept)  # a message without a time stays after the one before it
-    keys = [*accumulate(times, lambda latest, time: time or latest, initial=datetime.min)][1:]
+    # a message without a time stays after the one before it
+    keys = [*accumulate((each.time for each in kept), lambda last, time: time or last, initial=datetime.min)][1:]
     return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
 
 

@@ -14,6 +14,7 @@ from polyrank_chats.forms.transcripts import is_transcript
 from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
 from polyrank_chats.texts import plain
+from polyrank_chats.values import objects_in, text_of
 from polyrank_chats.wording import listed
 
 TABLES = {".csv", ".tsv", ".tab"}
@@ -67,7 +68,9 @@ def _rows(path: Path, options: Options) -> Rows:
                 options.report.note("is a page of several; the replies of the others are missing")
             names = [str(one.get("name", "")) for talk in talks_in(file.rows) if talk.owner for one, _ in talk.messages]
             is_chat = "" in names or len({*names}) < len(names) or holds_chats(file.rows)  # each reply has another name
-            rows += rows_in(file.rows)
+            for number, row in rows_in(file.rows):
+                actions = {text_of(one.get("field")): one.get("value") for one in objects_in(row.get("actions"))}
+                rows.append((number, row | {name.removesuffix("_html"): value for name, value in actions.items()}))
         else:
             if MARKDOWN.search(file.text):
                 raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")

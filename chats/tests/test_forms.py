@@ -1022,7 +1022,7 @@ def test_chats_are_not_replies(write: Write, name: str, content: Any) -> None:
 
 
 def test_forms_of_replies(write: Write) -> None:
-    """Pages of Front, Help Scout and schema.org, texts alone, and texts by their names."""
+    """Pages of Front, Help Scout, Zendesk and schema.org, texts alone, and texts by their names."""
     named = {"refund": "It is paid.", "reset": "Click here."}
     texts = [*named.values()]
     front = [
@@ -1032,7 +1032,10 @@ def test_forms_of_replies(write: Write) -> None:
     asked = [{"@type": "Question", "name": name, "acceptedAnswer": {"@type": "Answer", "text": f"<p>{text}</p>"}}
              for name, text in named.items()]  # fmt: skip
     page = {"@context": "https://schema.org", "@type": "FAQPage", "mainEntity": asked}
-    for content in ({"_results": front}, {"_embedded": {"replies": scout}}, page, texts, named):
+    fields = ("comment_value", "comment_value_html")
+    macros = [{"name": name, "actions": [{"field": "status", "value": "solved"}, {"field": field, "value": f"<p>{text}</p>"}]}
+              for field, (name, text) in zip(fields, named.items(), strict=True)]  # fmt: skip
+    for content in ({"_results": front}, {"_embedded": {"replies": scout}}, {"macros": macros}, page, texts, named):
         column, rows = read_texts(write("x.json", content))
         assert [row[column] for _, row in rows] == texts
         names = [row.get("name", row.get("question")) for _, row in rows]

@@ -66,7 +66,7 @@ def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Ro
             at = start
             break
         if not text.startswith("{", start):
-            problem = "the list is truncated or holds something other than objects; download the file again"
+            problem = "the list is truncated or holds something other than objects; write objects, or download it again"
             raise broken(start, problem)
         try:
             value, end = strict_json.raw_decode(text, start)
