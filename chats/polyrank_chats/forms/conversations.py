@@ -4,18 +4,14 @@ Each message becomes a row with the id of its conversation, which is then read l
 conversation as JSON in each row.
 """
 
-import re
-from ast import literal_eval
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from polyrank_chats.columns import asking_columns, check_columns, flat, keys_of, normal, profiles, time_columns, usual
 from polyrank_chats.errors import DataError, row_error
 from polyrank_chats.files.file import File
-from polyrank_chats.files.objects import json_decoder
-from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, rows_in, talks_in
+from polyrank_chats.forms.nested import Talk, current_branch, has_next_page, parsed, rows_in, talks_in
 from polyrank_chats.forms.programs import in_topics, translated
 from polyrank_chats.forms.tables import ANSWERED, CONVERSATION, ID, first_rows, messages_of, some_rows, time_of
 from polyrank_chats.forms.transcripts import holds_transcripts, spoken
@@ -37,7 +33,7 @@ def conversations(file: File) -> Messages | None:
         options.report.note(f"{file.path.name} is a page of several; get the others too, and give their folder")
     first = first_rows(some_rows(file))
     spoken_in = [key for key in keys_of(first) if key == options.messages or holds_transcripts(first, key)]
-    rows: Rows = [(number, current_branch(_parsed(row, spoken_in))) for number, row in some_rows(file)]
+    rows: Rows = [(number, current_branch(parsed(row, spoken_in))) for number, row in some_rows(file)]
     talks = talks_in(rows, options.messages)
     is_nested = any(talk.owner or talk.name or talk.is_tree for talk in talks)
     if not (is_nested or options.form or options.messages):
@@ -102,23 +98,6 @@ def paths_of(rows: Rows) -> list[str]:
             lists.setdefault(path, item)
             todo += [(f"{path}.{key}", inner) for key, inner in item.items()]
     return [f"{path} ({', '.join([*item][:8])})" for path, item in lists.items()] or keys_of(first_rows(rows))
-
-
-def _parsed(row: Row, spoken_in: Collection[str]) -> Row:
-    """A row with the lists and objects in its cells, written as JSON, by Python, or as lines with names."""
-    parsed = {}
-    for key, value in row.items():
-        parsed[key] = value
-        if isinstance(value, str) and re.match(r"\s*[\[{]\s*[\[{\"']", value):
-            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                start = value.strip()
-                try:
-                    parsed[key] = json_decoder.decode(start)
-                except ValueError:
-                    parsed[key] = literal_eval(start)
-        elif key in spoken_in and (text := plain(value)):
-            parsed[key] = [{"sender": name, "text": words} for name, words in spoken(text) or [("", text)]]
-    return parsed
 
 
 def _all_messages(file: File, rows: Rows, talks: Sequence[Talk]) -> Messages:

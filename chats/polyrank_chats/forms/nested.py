@@ -4,10 +4,15 @@ A message is an object with a text, and a sender or a time. Objects that hold li
 message may hold its replies.
 """
 
-from collections.abc import Iterator
+import re
+from ast import literal_eval
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from polyrank_chats.columns import flat, normal, usual
+from polyrank_chats.files.objects import json_decoder
+from polyrank_chats.forms.transcripts import spoken
 from polyrank_chats.messages import Rows
 from polyrank_chats.names import NAMES
 from polyrank_chats.texts import plain
@@ -200,6 +205,23 @@ def current_branch(row: Row) -> Row:
             messages.append(held)
         node = object_of(nodes.get(text_of(node.get("parent"))))
     return row | {"mapping": messages[::-1]} if messages else row
+
+
+def parsed(row: Row, spoken_in: Collection[str]) -> Row:
+    """A row with the lists and objects in its cells, written as JSON, by Python, or as lines with names."""
+    cells = {}
+    for key, value in row.items():
+        cells[key] = value
+        if isinstance(value, str) and re.match(r"\s*[\[{]\s*[\[{\"']", value):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                start = value.strip()
+                try:
+                    cells[key] = json_decoder.decode(start)
+                except ValueError:
+                    cells[key] = literal_eval(start)
+        elif key in spoken_in and (text := plain(value)):
+            cells[key] = [{"sender": name, "text": words} for name, words in spoken(text) or [("", text)]]
+    return cells
 
 
 def has_next_page(rows: Rows) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from polyrank_chats.columns import Columns, columns, flat, normal
 from polyrank_chats.errors import DataError
 from polyrank_chats.files.file import File
-from polyrank_chats.forms.nested import rows_in
+from polyrank_chats.forms.nested import parsed, rows_in
 from polyrank_chats.forms.programs import translated
 from polyrank_chats.messages import Message, Messages, Reason, Rows
 from polyrank_chats.names import NAMES
@@ -41,7 +41,7 @@ def table(file: File) -> Messages | None:
     if file.text is not None and file.options.form is None and n_cells[len(n_cells) // 2 :][:1] == [1]:
         problem = "is text of an unknown form: its lines do not begin with times or names, and it has no columns"
         raise DataError(f"{file.path}: {problem}; export the chats as CSV or JSON, or choose a form")
-    return messages_of(file, [(number, translated(flat(row), file)) for number, row in rows], file.options)
+    return messages_of(file, [(number, translated(flat(parsed(row, ())), file)) for number, row in rows], file.options)
 
 
 def messages_of(file: File, rows: Rows, options: Options) -> Messages:
