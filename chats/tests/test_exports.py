@@ -1,5 +1,6 @@
 """Exports of other programs, in forms that ``test_chats`` lacks: turns, speakers, order and dates."""
 
+import csv
 import io
 import json
 import os
@@ -169,6 +170,21 @@ def test_an_object_of_questions_is_a_list_of_questions_and_answers(write: Write)
     assert turns_of(found) == [[f"customer: {question}", f"agent: {answer}"] for question, answer in asked.items()]
     said = import_chats(write("x.json", [{"from": name, "text": "hi", "seen?": "yes"} for name in ("Ann", "Ben")]))
     assert turns_of(said) == [["Ann: hi", "Ben: hi"]]
+
+
+def test_messages_are_read_in_the_json_of_cells(write: Write) -> None:
+    """As in exports of respond.io and Botpress; a picture has no text."""
+    cells = ['{"type": "text", "text": "Is it on?"}', "{'type': 'text', 'text': 'Yes.'}", '{"type": "image"}']
+    file = io.StringIO()
+    csv.writer(file).writerows([
+        ("conversationId", "direction", "payload"),
+        *(("7", ("incoming", "outgoing")[n % 2], cell) for n, cell in enumerate(cells)),
+    ])  # fmt: skip
+    found = import_chats(write("x.csv", file.getvalue()))
+    assert turns_of(found) == [["customer: Is it on?", "agent: Yes."]]
+    lex = {"sessionId": "s", "inputTranscript": "Is it on?", "botResponse": "Yes."}
+    found = import_chats(write("x.jsonl", json.dumps(lex)))
+    assert turns_of(found) == [["customer: Is it on?", "agent: Yes."]]
 
 
 def test_the_script_of_twitters_archive(write: Write) -> None:

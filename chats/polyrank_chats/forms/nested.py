@@ -213,12 +213,10 @@ def parsed(row: Row, spoken_in: Collection[str]) -> Row:
     for key, value in row.items():
         cells[key] = value
         if isinstance(value, str) and re.match(r"\s*[\[{]\s*[\[{\"']", value):
-            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                start = value.strip()
-                try:
-                    cells[key] = json_decoder.decode(start)
-                except ValueError:
-                    cells[key] = literal_eval(start)
+            for read in (json_decoder.decode, literal_eval):
+                with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                    cells[key] = read(value.strip())
+                    break
         elif key in spoken_in and (text := plain(value)):
             cells[key] = [{"sender": name, "text": words} for name, words in spoken(text) or [("", text)]]
     return cells
