@@ -187,6 +187,17 @@ def test_messages_are_read_in_the_json_of_cells(write: Write) -> None:
     assert turns_of(found) == [["customer: Is it on?", "agent: Yes."]]
 
 
+def test_the_head_of_a_transcript_of_salesforce_is_no_message(write: Write) -> None:
+    head = '<p align=""center"">Chat Started: Monday, May 13, 2024, 10:30:00 (+0000)</p><p align=""center"">'
+    head += 'Chat Origin: Web</p><p align=""center"">Agent Ben D</p>'
+    bodies = [
+        f'"{head}( 5s ) {name}: Is it on?<br>( 1m 2s ) Ben: Yes.<br>( 2m ) {name}: Bye<br>"' for name in ("Ann", "Cy")
+    ]
+    rows = [f"{n},{body},LC-{n},2024-05-13T10:3{n}:00Z" for n, body in enumerate(bodies)]
+    found = import_chats(write("x.csv", "\n".join(["Id,Body,Name,StartTime", *rows])))
+    assert turns_of(found) == [[f"{name}: Is it on?", "Ben: Yes.", f"{name}: Bye"] for name in ("Ann", "Cy")]
+
+
 def test_the_script_of_twitters_archive(write: Write) -> None:
     said = [("1", "it is late"), ("2", "sorry"), ("1", "thanks"), ("2", "it ships today")]
     messages = [
