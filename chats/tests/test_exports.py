@@ -182,9 +182,26 @@ def test_messages_are_read_in_the_json_of_cells(write: Write) -> None:
     ])  # fmt: skip
     found = import_chats(write("x.csv", file.getvalue()))
     assert turns_of(found) == [["customer: Is it on?", "agent: Yes."]]
-    lex = {"sessionId": "s", "inputTranscript": "Is it on?", "botResponse": "Yes."}
-    found = import_chats(write("x.jsonl", json.dumps(lex)))
-    assert turns_of(found) == [["customer: Is it on?", "agent: Yes."]]
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        lambda asked, said: {"sessionId": "s", "inputTranscript": asked, "botResponse": said},  # Lex
+        lambda asked, said: {
+            "session": "s",
+            "queryResult": {"queryText": asked, "fulfillmentText": said},
+        },  # Dialogflow
+        lambda asked, said: {
+            "request": {"input": {"text": asked}},
+            "response": {"output": {"generic": [{"text": said}]}, "context": {"session_id": "s"}},
+        },  # Watson
+    ],
+)
+def test_the_logs_of_bots_have_a_question_and_an_answer_in_each_row(write: Write, logged: Any) -> None:
+    rows = [logged("Is it on?", "Yes."), logged("Since when?", "Since six.")]
+    found = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+    assert turns_of(found) == [["customer: Is it on?", "agent: Yes.", "customer: Since when?", "agent: Since six."]]
 
 
 def test_the_head_of_a_transcript_of_salesforce_is_no_message(write: Write) -> None:

@@ -48,7 +48,7 @@ def conversations(file: File) -> Messages | None:
 def questions(file: File) -> Messages | None:
     """A row is a conversation: a question of a customer and the answer of an agent."""
     options = file.options
-    rows = rows_in(some_rows(file))
+    rows = [(number, flat(row)) for number, row in rows_in(some_rows(file))]
     first = first_rows(rows)
     keys = keys_of(first)
     check_columns(keys, (options.question, options.answer), file.path)
