@@ -180,6 +180,22 @@ def test_a_time_limit_keeps_the_best_version_of_each_network(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", [0, 1])
+def test_a_time_limit_keeps_only_a_model_that_replaced_an_earlier_one(tmp_path: Path, place: int) -> None:
+    """The first validation of one network is not finite, so the limit saves its first model; a resumed run does not."""
+    steps = Pair()
+
+    def figures(of: int) -> dict[str, float]:
+        return {"loss": 1.0, "R@1": math.nan if of == place and steps.time < 90 else steps.time}
+
+    steps.figures = figures  # type: ignore[method-assign,assignment]
+    stopped = steps.fit_both(tmp_path, minutes=2)
+    assert [(own.n_steps, own.best_step) for own in stopped] == [(21, 21), (21, 21)]
+    saved = read_progress(tmp_path / CHECKPOINT)["learners"]
+    kept = [saved[name]["best_step"] for name in ("retriever", "reranker")]
+    assert (kept[place], kept[1 - place]) == (0, 21)
+
+
+@pytest.mark.parametrize("place", [0, 1])
 def test_no_checkpoint_follows_a_bad_update_of_either_network(tmp_path: Path, place: int) -> None:
     """It is due after every step, and step 20 is the last one."""
     steps = Pair(bad=(place, 19))

@@ -228,8 +228,8 @@ def fit(
                 if where is None:
                     for state in states:
                         state.validate(done, {})
-                    if all(one["best_step"] for one in before):  # then this one may have replaced the best model so far
-                        save([one | state.best_version for one, state in zip(before, states, strict=True)])
+                    pairs = zip(before, states, strict=True)  # a model may have replaced the best one so far
+                    save([one | state.best_version if one["best_step"] else one for one, state in pairs])
     if not all(state.best_step for state in states):
         raise DivergedError(
             f"no loss was finite when a model was due to be saved, so {folder} has none; lower train.lr"
