@@ -229,7 +229,7 @@ def read_sizes(path: Path) -> list[TensorGroup]:
 def sizes_of(tensors: Mapping[str, torch.Tensor]) -> list[TensorGroup]:
     """The groups of some weights, sorted by name."""
     groups: dict[str, list[torch.Tensor]] = {}
-    for name, tensor in sorted(tensors.items()):
+    for name, tensor in tensors.items():
         groups.setdefault(name.partition(".")[0], []).append(tensor)
     return [
         TensorGroup(

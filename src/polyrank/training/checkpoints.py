@@ -49,7 +49,7 @@ def _state_of(
 
 def _buffers(model: Network) -> dict[str, torch.Tensor]:
     """The buffers in the model's state dict, without the second name of a shared tower."""
-    stored = model.state_dict().keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    stored = model.state_dict().keys()
     return {name: tensor for name, tensor in model.named_buffers() if name in stored}
 
 
