@@ -16,7 +16,7 @@ from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.config.train import NetworkTraining
 from polyrank.data import read_examples
 from polyrank.devices.choice import cpu_has_int8
-from polyrank.models.artifacts import load_model, sign_card, signed
+from polyrank.models.artifacts import keep_edited_card, load_model, sign_card, signed
 from polyrank.scorers.in_int8 import check_int8, read_record
 from polyrank.training import RunResult, train
 from polyrank.training.card import describe_part, licence
@@ -83,6 +83,18 @@ def test_a_card_describes_the_model(
     assert code is not None
     exec(code[1].replace("path/to/this/folder", str(own.model)), {})  # the card's own example
     assert own.load(device="cpu").rank("hello", ["a", "b"])
+
+
+@pytest.mark.parametrize("text", [None, "# mine\n", sign_card("# polyrank's\n"), sign_card("# it\n") + "and mine\n"])
+def test_a_folder_that_is_replaced_keeps_the_card_that_somebody_edited(tmp_path: Path, text: str | None) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    if text is not None:
+        (old / "README.md").write_text(text, "utf-8")
+    keep_edited_card(old, new)
+    edited = text is not None and "mine" in text
+    assert [path.read_text("utf-8") for path in new.iterdir()] == ([text] if edited else [])
 
 
 @pytest.mark.deep

@@ -23,7 +23,7 @@ from polyrank.models.losses import cross_entropy
 from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Example
-from polyrank.text import Tokens
+from polyrank.text import Tokens, pad
 from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.encoding import encode_in_parts
@@ -231,6 +231,21 @@ def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
     gradients = gradients_of(model, loss_of(in_chunks(step, 3), BATCH))
     assert all(name.startswith("context_tower") for name in gradients)
     assert difference(gradients, expected) < 1e-5
+
+
+def test_a_weight_that_no_loss_uses_stays_without_a_gradient() -> None:
+    """An optimizer leaves it as it is, but would decay a weight whose gradient is zero."""
+    tokens = pad([[1, 2, 3]] * 5)
+    for size in (None, 2):
+        used, unused = (torch.ones(3, requires_grad=True) for _ in range(2))
+
+        def encode(part: Tokens, a: Tensor = used, b: Tensor = unused) -> tuple[Tensor, Tensor]:
+            return part.ids * a, part.ids * b
+
+        encode_in_parts(encode, tokens, size)[0].sum().backward()  # type: ignore[no-untyped-call]
+        assert used.grad is not None
+        assert used.grad.tolist() == [5, 10, 15]
+        assert unused.grad is None
 
 
 def test_without_a_graph_only_the_result_is_computed(tiny_backbone: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +17,11 @@ from polyrank.negatives.random import GivenNegatives
 from polyrank.records import Example
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.load import make_scorer
-from polyrank.text import pad
+from polyrank.text import BackboneTexts, load_subwords, pad
 from polyrank.training import ListwiseStep, exchange, inputs as prepared
 from polyrank.training.encoding import encode_in_parts
 from polyrank.training.exchange import accumulating, summed_gradients
-from polyrank.training.shares import encode_in_shares, share_of
+from polyrank.training.shares import encode_in_shares, encode_own, share_of
 from processes import work_together
 from test_precision import Trained
 from train_settings import update
@@ -241,8 +242,36 @@ def test_three_processes_have_each_text_of_a_batch_once(n: int, monkeypatch: pyt
         assert torch.equal(part.allowed, whole.allowed[part.contexts.own])
         assert torch.equal(given.keys, whole_lists.keys[given.inputs.own])
         assert torch.equal(given.allowed, whole_lists.allowed)
+        encode: Any = lambda tokens: (tokens.ids, tokens.mask.sum(1))  # noqa: E731
+        ids, lengths = encode_own(encode, share, None)
+        assert torch.equal(ids, share.tokens.ids[: len(own)])
+        assert torch.equal(ids, encode_own(lambda tokens: tokens.ids, share, None))
+        assert lengths.tolist() == [len(rows[place]) for place in own]
     together = torch.cat([share.own for share in shares])
     assert all(together[share.back].tolist() == [*range(n)] for share in shares)
+
+
+def parts_of(values: Any) -> list[tuple[str, Tensor]]:
+    """The tensors of a dataclass and of its fields that are dataclasses, each with the name of its field."""
+    fields = [(field.name, getattr(values, field.name)) for field in dataclasses.fields(values)]
+    own = [(name, value) for name, value in fields if isinstance(value, Tensor)]
+    return own + [part for _, value in fields if dataclasses.is_dataclass(value) for part in parts_of(value)]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_batch_moves_to_the_device_of_the_step(n: int, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the places of a process's texts stay in host memory. Of several processes, their order moves as well."""
+    texts, pairs = make()[1], BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 512)
+    monkeypatch.setattr(distributed, "world_size", lambda: n)
+    lists = [["please restart it", "hello"]] * len(BATCH)
+    for batch, n_parts in (
+        (prepared.in_batch(BATCH, ["hi"], texts=texts, rights={}), 11),
+        (prepared.in_lists(BATCH, lists, texts=texts), 10),
+        (prepared.in_pairs(BATCH, lists, pairs), 6),
+    ):
+        parts = parts_of(batch.to(torch.device("meta")))
+        assert {name for name, part in parts if part.device.type != "meta"} == {"own"}
+        assert len(parts) == n_parts + (n > 1) * sum(name == "own" for name, _ in parts)
 
 
 def test_a_single_process_exchanges_nothing() -> None:

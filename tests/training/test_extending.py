@@ -19,9 +19,13 @@ from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
 from polyrank.config.schedules import ConstantSchedule, LinearSchedule, ScheduleConfig
 from polyrank.config.train import NetworkTraining
 from polyrank.errors import ConfigError, DataError, LockedError, UsageError
+from polyrank.loading.recipes import resolve_recipe
+from polyrank.records import Example
+from polyrank.storage.document import read_document
 from polyrank.storage.lock import hold
-from polyrank.training import train
-from polyrank.training.run import TRAINING
+from polyrank.training import FitResult, train
+from polyrank.training.checkpoints import CHECKPOINT
+from polyrank.training.run import TRAINING, SeedRun
 from polyrank.training.run_folder import LOCK
 from processes import run, start
 from train_settings import toy_recipe, train_config
@@ -111,6 +115,43 @@ def test_a_validation_that_a_longer_run_would_lack_is_reported(
         assert train(plan, resume=True, notify=said.append)[0].fit.n_steps == steps
     assert f"{tmp_path / 'run'} continues after its 5 steps" in said
     assert "the run was validated after step 5; an uninterrupted run would not have been" in said
+
+
+def test_a_finished_run_starts_again_and_its_time_limit_is_reported(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    for minutes, n_steps in ((None, 2), (1e-9, 1)):
+        plan = recipe(unvalidated(task), tiny_backbone, tmp_path / "run", max_steps=2, minutes=minutes)
+        assert train(plan, overwrite=True, notify=said.append)[0].fit.n_steps == n_steps
+        stopped = "stopped after 1e-09 minutes (train.minutes) at step 1; continue with `resume=True`"
+        assert (stopped in said) == (n_steps == 1)
+        assert (tmp_path / "run" / "result.json").exists() == (n_steps == 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("constant", "constant"), ("constant", "linear"), ("linear", "constant")]
+)
+def test_a_finished_run_keeps_its_checkpoint_if_all_of_its_networks_can_be_extended(
+    first: str, second: str, tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    kinds: dict[str, ScheduleConfig] = {
+        "constant": ConstantSchedule(warmup_steps=1),
+        "linear": LinearSchedule(warmup_steps=1),
+    }
+    partner = Partner(model=CrossConfig(backbone=str(tiny_backbone)), train=NetworkTraining(schedule=kinds[second]))
+    plan = recipe(task, tiny_backbone, tmp_path, partner, method="mutual", n_negatives=2, schedule=first)
+    run = SeedRun(
+        plan=resolve_recipe(plan), seed=1, folder=tmp_path, examples=[Example(("hi",), ("hello",), (0,))] * 72,
+        valid=[], test=[], parts=[], device="cpu", loss=None, resume=False, overwrite=False,
+        report=lambda seed, record: None, notify=print,
+    )  # fmt: skip
+    (tmp_path / CHECKPOINT).touch()
+    fits = [FitResult(n_steps=6, best={}, best_step=6, seconds=float(n)) for n in (1, 2)]
+    run._end(fits)
+    assert (tmp_path / CHECKPOINT).exists() == (first == second)
+    result = read_document(tmp_path, TRAINING.result)
+    assert [result[name]["seconds"] for name in ("retriever", "reranker")] == [1, 2]
 
 
 @pytest.mark.deep

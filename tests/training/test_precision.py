@@ -19,9 +19,9 @@ from train_settings import update
 class Trained:
     """A small ConveRT in training, whose loss has one gradient everywhere."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, clip_norm: float | None = None) -> None:
         self.model = make()[0]
-        settings = NetworkTraining(lr=0.1, train_layers="all", optimizer="adadelta", clip_norm=None)
+        settings = NetworkTraining(lr=0.1, train_layers="all", optimizer="adadelta", clip_norm=clip_norm)
         learner = Learner(model=self.model, settings=settings, folder=folder, save_best=lambda _: None)
         self.state = TrainState(learner, 10, CPU, dtype)
 
@@ -45,6 +45,16 @@ def test_a_gradient_that_overflows_halves_the_scale_and_skips_one_update(tmp_pat
     assert not torch.equal(trained.weights(), before)
     assert torch.equal(trained.weights(), exact.weights())  # a power of two rounds nothing
     assert all(parameter.grad is None for parameter in trained.model.parameters())
+
+
+def test_gradients_are_clipped_without_their_scale(tmp_path: Path) -> None:
+    """The norm of the gradients is far below the limit; times the scale, it is far above."""
+    clipped, whole = Trained(tmp_path, torch.float16, 1000.0), Trained(tmp_path, torch.float16)
+    for trained in (clipped, whole):
+        for _ in range(2):  # at the first scale every gradient overflows
+            update(trained.state, trained.loss(2.0**-4))
+    assert torch.equal(clipped.weights(), whole.weights())
+    assert not torch.equal(whole.weights(), Trained(tmp_path, torch.float16).weights())
 
 
 def test_a_gradient_that_overflows_at_any_scale_counts_as_bad(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from polyrank.models.pretraining import (
     pretraining_network,
     save_backbone,
 )
+from polyrank.storage.document import read_document
 from polyrank.storage.tensors import read_file
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
 from polyrank.text.subword_learning import _count_words
@@ -537,10 +539,9 @@ def test_out_of_memory_suggests_half_of_the_tokens(
         fit([learner], PretrainStep(network, CPU, source), source, PretrainSteps(), seed=1, folder=tmp_path, device=CPU)
     parts = reading(pairs, subwords, "train.batch_tokens=300", "train.micro_batch_tokens=80")
     rows, _ = parts.rows(0)
-    n_tokens = len(rows.chosen.rows) * int(rows.chosen.lengths[-1])
-    assert parts.too_large(rows).startswith(
-        f"{n_tokens} tokens do not fit into memory; try train.micro_batch_tokens=40"
-    )
+    for lengths in ([4, 7, 9], [9, 9, 9]):  # three rows, padded to the longest one
+        some = rows._replace(chosen=replace(rows.chosen, lengths=np.array(lengths)))
+        assert parts.too_large(some).startswith("27 tokens do not fit into memory; try train.micro_batch_tokens=40")
 
 
 def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:
@@ -641,7 +642,9 @@ def test_a_run_follows_its_recipe(dialogues: Path, tmp_path: Path) -> None:
     dialogues.write_text(dialogues.read_text("utf-8") + '{"turns": 3}\n', "utf-8")
     changes = ["train.steps=4", "train.schedule.warmup_steps=2", "vocabulary.lower_case=false", "data.skip_bad=true"]
     recipe, said = plan(dialogues, tmp_path / "run", *changes, f"data.cache={tmp_path / 'cache'}"), list[str]()
-    model = pretrain(recipe, notify=said.append).model
+    made = pretrain(recipe, notify=said.append)
+    model, stored = made.model, read_document(tmp_path / "run", PRETRAINING.result)
+    assert {key: stored[key] for key in asdict(made.fit)} == asdict(made.fit)
     rates = [record["lr"] for record in records(tmp_path / "run") if "lr" in record]
     assert rates[:2] == pytest.approx([0.5e-3, 1e-3])
     subwords, n_parameters = load_subwords(model), sum(p.numel() for p in load_backbone(model).parameters())

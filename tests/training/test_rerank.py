@@ -159,6 +159,23 @@ def test_the_loss_is_of_the_sum_over_the_searches_that_find_the_response(
     assert not head.weight.grad.any()
 
 
+def test_the_loss_of_a_batch_is_the_mean_of_those_of_its_searches_that_find_the_response(
+    trained: dict[str, Any], step: RerankStep
+) -> None:
+    step, batch = replace(step, n_negatives=1), list(enumerate(trained["examples"][:6]))
+
+    def losses(rows: list[tuple[int, Example]]) -> tuple[float, int]:
+        ((loss, n_found, _, _),) = step.losses(step.prepare(rows, 0), 0)
+        return loss.item(), n_found
+
+    alone = [losses([row]) for row in batch]
+    found = [loss for loss, n in alone if n == 1]
+    assert 1 < len(found) < len(batch)
+    mean, n_found = losses(batch)
+    assert mean == pytest.approx(sum(found) / len(found), abs=1e-5)
+    assert n_found == len(found)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(("n_pool", "n_drawn"), [(20_000, 7), (5, 5)])
 def test_the_first_stage_chooses_from_a_part_of_the_responses(

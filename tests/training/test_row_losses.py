@@ -51,6 +51,17 @@ def test_a_process_adds_its_share_of_the_mean(monkeypatch: pytest.MonkeyPatch) -
         torch.testing.assert_close(candidates.grad, torch.tensor([[2 * 9 / 12], [0.0]]))
 
 
+def test_a_process_without_contexts_adds_nothing() -> None:
+    """It still has gradients, which are zero: the other processes wait for them."""
+    own, candidates = torch.empty(0, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)
+    loss = mean_loss(lambda rows, shared: (rows @ shared.T).mean(), own, candidates=candidates, n_contexts=12)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0
+    assert candidates.grad is not None
+    assert not candidates.grad.any()
+    assert own.grad is not None
+
+
 def test_memory_does_not_grow_with_the_scores_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """128 contexts with 64 vectors: 4 MB of products at once, or 0.5 MB per chunk."""
     torch.manual_seed(0)

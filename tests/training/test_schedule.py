@@ -19,7 +19,7 @@ from polyrank.config.train import TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import Network, new_model
 from polyrank.training.fitting import too_large
-from polyrank.training.learner import Learner, TrainState, explain_out_of_memory
+from polyrank.training.learner import Learner, Loss, TrainState, explain_out_of_memory
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 from train_settings import train_config, update
 
@@ -422,6 +422,17 @@ def test_a_nan_changes_nothing_and_consecutive_ones_are_counted(tmp_path: Path, 
     assert math.isfinite(update(trainee, trained.loss()))
     assert trainee.n_bad == 0
     assert any(not torch.equal(value, before[name]) for name, value in trained.state().items())
+
+
+def test_a_loss_that_is_not_finite_changes_nothing_though_its_gradient_and_other_figures_are(tmp_path: Path) -> None:
+    trained = Trained(tmp_path, lr=0.1)
+    before = trained.state()
+    for count, name in enumerate(("loss", "first_stage_loss"), 1):
+        figures = {"loss": 1.0, "first_stage_loss": 1.0, "n_found": 2.0, name: math.nan}
+        found = trained.trainee.update(iter([Loss(trained.loss(), figures=figures)]))
+        assert [key for key, value in found.items() if not math.isfinite(value)] == [name]
+        assert trained.trainee.n_bad == count
+    assert all(torch.equal(value, before[name]) for name, value in trained.state().items())
 
 
 # the best version

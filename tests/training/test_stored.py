@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
 import polyrank
@@ -20,11 +22,11 @@ from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.data import resolve_data
 from polyrank.negatives.hard import collect_right_answers
-from polyrank.negatives.random import RandomNegatives, right_answers, text_key
+from polyrank.negatives.random import GivenNegatives, RandomNegatives, right_answers, text_key
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, learn_subwords, load_subwords
-from polyrank.training import ranker, stored_tokens, train
+from polyrank.training import InBatchStep, ListwiseStep, ranker, stored_tokens, train
 from polyrank.training.data import load_data
 from polyrank.training.inputs import in_batch
 from polyrank.training.methods import make_negatives
@@ -197,6 +199,16 @@ def test_too_few_distinct_responses_on_disk_are_refused_like_in_memory(tmp_path:
         with pytest.raises(DataError, match="4 distinct responses are too few to draw 4 negatives"):
             make_negatives([], NegativesConfig(n=4), data, seed=1, folder=tmp_path)
         assert len(make_negatives([], NegativesConfig(n=3), data, seed=1, folder=tmp_path)(0, data[0], 0)) == 3
+
+
+def test_random_negatives_are_of_a_pool_of_so_many_distinct_responses(tmp_path: Path) -> None:
+    rows = [Example((f"question {i}",), (f"answer {i}",), (0,)) for i in range(40)]
+    write_examples(tmp_path / "train.jsonl", rows)
+    for data in (rows, stored(tmp_path / "train.jsonl")):
+        for n_pool in (20, 39, 40, 41):
+            negatives = make_negatives([], NegativesConfig(n=9), data, seed=1, folder=tmp_path, n_pool=n_pool)
+            drawn = [negatives(place, example, 0) for place, example in enumerate(data)]
+            assert len({text for texts in drawn for text in texts}) == min(n_pool, 40)
 
 
 def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
@@ -383,6 +395,20 @@ def test_all_right_answers_are_known_from_disk(
         for row, example in enumerate(data):
             right = right_answers(example, rights)
             assert memory.allowed[row].tolist() == [text not in right for text in memory.columns]
+
+
+def test_a_step_tokenizes_no_text_again_whose_tokens_are_stored(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Neither contexts nor, if the batch shares them, responses. Candidates of lists are tokenized."""
+    write_rows(tmp_path / "train.jsonl", ANSWERED[:4])
+    data, texts = stored(tmp_path / "train.jsonl"), BackboneTexts(load_subwords(tiny_backbone), TextPolicy(), 512)
+    tokens, rows, device = open_tokens(data, texts), [*enumerate(data)], torch.device("cpu")
+    contexts: Any = SimpleNamespace(subwords=texts.subwords)
+    candidates: Any = SimpleNamespace(subwords=texts.subwords, candidate_ids=texts.candidate_ids)
+    model: Any = None
+    batch = InBatchStep(model, contexts, device, rights=collect_right_answers(data), stored=tokens).prepare(rows, 0)
+    lists = ListwiseStep(model, candidates, device, GivenNegatives(2, 1), stored=tokens).prepare(rows, 0)
+    for found in (batch.contexts, lists.inputs):
+        assert found.tokens.ids.tolist() == texts.contexts([example.query for example in data]).ids.tolist()
 
 
 def test_no_process_receives_the_tokens_of_another(
