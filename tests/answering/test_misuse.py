@@ -103,7 +103,8 @@ def test_answers_and_explanations_have_a_display() -> None:
     [
         (lambda: BM25().rank("a", ["b"], k=2.5), r"k = 2.5 is float; give a whole number"),  # type: ignore[arg-type]
         (lambda: polyrank.evaluate("bm25", [EXAMPLE]), "'bm25' is str; give an object with score"),  # type: ignore[arg-type]
-        (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "is not an Example; give polyrank.read_examples"),  # type: ignore[arg-type]
+        (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "'x.jsonl' is not an Example; give polyrank.read_examples"),  # type: ignore[arg-type]
+        (lambda: polyrank.evaluate(BM25(), 3), "3 is not an Example; give polyrank.read_examples"),  # type: ignore[arg-type]
         (lambda: polyrank.load("bm52"), "did you mean bm25?"),
         (lambda: polyrank.open(__file__), "is a file; make an index of its replies"),
         (lambda: recipe_from_dict({"lr": 1}), 'unknown key "lr"; did you mean "train.lr"?'),

@@ -18,6 +18,7 @@ from polyrank.config.checked import field_types, kinds, read_choice, to_dict, wh
 from polyrank.config.effects import without_effect
 from polyrank.config.methods import ConvertMethod, DistillMethod, InBatchMethod, ListwiseMethod, Method, MutualMethod
 from polyrank.config.models import (
+    MODEL,
     BiConfig,
     ConvertConfig,
     ConvertText,
@@ -39,8 +40,10 @@ from polyrank.config.schedules import (
 from polyrank.config.tables import read_tables
 from polyrank.config.train import NegativesConfig, NetworkTraining, TrainConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.loading.models import model_folder
 from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
 from polyrank.records import Example
+from polyrank.storage.document import read_document, seal
 from polyrank.training import methods
 from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
 
@@ -815,6 +818,16 @@ def test_a_recipe_overrides_what_it_inherits_in_every_table() -> None:
     tables["reranker"]["train"]["init_from"] = "other"
     assert recipe_from_dict(tables, inherited).reranker.train.init_from == "other"  # type: ignore[union-attr]
     assert inherited["model"] == {"n_codes": 7, "codes": "first"}
+
+
+def test_a_model_to_start_from_needs_its_vocabularys_file_no_more(tmp_path: Path) -> None:
+    """Its folder has the subwords. The other settings of its texts are inherited."""
+    document = read_document(model_folder("shipped:convert"), MODEL)
+    text = {**document["text"], "vocabulary": str(tmp_path / "gone.json"), "max_earlier_tokens": 7}
+    (tmp_path / MODEL.file).write_bytes(seal({**document, "text": text}, MODEL))
+    tables = {"model": {"kind": "convert"}, "output": "run", "train": {"init_from": str(tmp_path)}}
+    found: Any = load_recipe({**tables, "data": {"train": "x"}}).text
+    assert (found.vocabulary, found.max_earlier_tokens) == (None, 7)
 
 
 def test_the_usual_settings_of_a_network_that_starts_trained_are_its_tuning() -> None:

@@ -33,6 +33,7 @@ from polyrank.ranking.metrics import Group, Placement
 from polyrank.ranking.statistics import holm, paired_t, student_p, student_t
 from polyrank.records import Example
 from polyrank.scorers.lexical import BM25
+from polyrank.scorers.protocols import Composed
 from polyrank.scorers.ranker import Ranker
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.training import train
@@ -432,6 +433,15 @@ def test_every_metric_of_every_model_is_tested_adjusted_and_shown() -> None:
     assert re.findall(r"(\d+): ([\d.]+)", spread) == [
         (str(one["seed"]), f"{100 * one['metrics']['R@1']:.1f}") for one in rows[2]["by_seed"]
     ]
+
+
+def test_a_row_names_the_precisions_of_its_models_in_order() -> None:
+    names = ("int8", "fp16", "bf16", "fp32")
+    scorers: list[Any] = [type("Own", (BM25,), {"precision": precision, "name": "one"})() for precision in names]
+    (row,) = evaluate_models(scorers, read_task([Example(("a",), ("a", "b"), (0,))])).rows
+    assert row["precision"] == "bf16, fp16, fp32, int8"
+    whole: Any = type("Whole", (Composed,), {"networks": (*scorers, scorers[0])})()
+    assert whole.precision == "bf16, fp16, fp32, int8"
 
 
 def test_rows_and_scores_files_name_the_fingerprint_of_every_model(tmp_path: Path) -> None:

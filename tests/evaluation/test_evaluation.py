@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from polyrank.evaluation.scores_file import scores_files
 from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.lexical import BM25
+from polyrank.scorers.protocols import Scorer
 
 
 class ByRule:
@@ -77,6 +79,9 @@ def test_a_table_of_examples_has_the_figures_as_its_means() -> None:
     (row,) = evaluate(several, [numbers]).to_pandas().to_dict("records")
     assert (row["rank"], row["n_relevant"], row["MRR"]) == (2, 2, 1 / 2)
     result = evaluate(noisy, [unanswerable, *EXAMPLES])
+    means = summarise(result)["metrics"]
+    shown = ", ".join(f"{name} {100 * means[name]:.1f}" for name in ("R@1", "MRR"))
+    assert repr(result).startswith(f"Evaluation(301 examples, lists, {shown}")
     frame, figures = result.to_pandas(), summarise(result)["metrics"]
     assert frame["id"].tolist() == [example.id for example in EXAMPLES]
     assert {name: pytest.approx(frame[name].mean()) for name in figures} == figures
@@ -101,6 +106,7 @@ def test_a_comparison_shows_a_figure_that_was_measured() -> None:
         found = polyrank.evaluate_models(models, task, metrics=metrics)
         figures = [f"{row['name']} {100 * row['metrics'][shown]:.1f}" for row in found.rows]
         assert repr(found) == f"Comparison({shown}: {', '.join(figures)})"
+        assert not any("by_turns" in row for row in found.rows)
         assert [f">{name}<" in found._repr_html_() for name in ("R@1", "R@5", "MRR")] == [
             name in found.rows[0]["metrics"] for name in ("R@1", "R@5", "MRR")
         ]
@@ -113,10 +119,12 @@ def test_answers_that_the_pool_lacks_are_reported_once(tmp_path: Path) -> None:
         {"context": "b", "response": "maybe"},
         {"context": "c", "response": "no"},
     ]
-    models, lines = polyrank.resolve_contestants(["bm25", "tfidf"]), list[str]()
-    found = polyrank.evaluate_models(models, read_task(pairs, pool=tmp_path / "pool.txt"), notify=lines.append)
-    assert lines == ["1 of 3 examples cannot be answered: the pool holds none of their right answers"]
-    assert [(row["n_examples"], row["n_unanswerable"]) for row in found.rows] == [(3, 1)] * 2
+    models, task = polyrank.resolve_contestants(["bm25", "tfidf"]), read_task(pairs, pool=tmp_path / "pool.txt")
+    for n in (1, 2):
+        lines: list[str] = []
+        found = polyrank.evaluate_models(models[:n], task, notify=lines.append)
+        assert lines == ["1 of 3 examples cannot be answered: the pool holds none of their right answers"]
+        assert [(row["n_examples"], row["n_unanswerable"]) for row in found.rows] == [(3, 1)] * n
 
 
 @pytest.mark.parametrize("form", [iter, pyarrow.Table.from_pylist], ids=["generator", "table"])
@@ -546,7 +554,12 @@ def test_blocks_of_permutations_are_all_counted() -> None:
     same = Evaluation(tuple(outcomes(*[at(1), at(2)] * 600)), "lists")
     assert paired_test(same, same, n_permutations=4001)["p"] == 1
     worse = Evaluation(tuple(outcomes(*[at(2), at(2)] * 600)), "lists")
-    assert paired_test(same, worse, n_permutations=4001)["p"] == 1 / 4002
+    tracemalloc.start()
+    try:
+        assert paired_test(same, worse, n_permutations=4001)["p"] == 1 / 4002
+        assert tracemalloc.get_traced_memory()[1] < 60e6  # a block has 16 MB, and all permutations together 38 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_examples_with_one_id_are_paired_by_position() -> None:
@@ -768,6 +781,18 @@ def test_other_numbers_of_scores_are_refused(found: object) -> None:
         evaluate(Fixed(found), [example])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"Fixed'? returned (scores of|list, not an array)"):
         evaluate(Fixed(found), [example], pool=[Candidate(text, text) for text in "abc"])  # type: ignore[arg-type]
+
+
+def test_a_scorer_that_leaves_out_a_context_or_adds_one_is_refused() -> None:
+    examples = [Example(("a",), ("a", "b", "c"), (0,), str(n)) for n in range(2)]
+    for n in (1, 3):
+
+        class Other(Scorer):
+            def score(self, contexts: Any, candidates: Any, n: int = n) -> list[np.ndarray]:
+                return [np.zeros(3, np.float32)] * n
+
+        with pytest.raises(UsageError, match=rf"returned scores of {n} contexts for 2; return one row each"):
+            evaluate(Other(), examples)
 
 
 def test_a_scorer_keeps_its_own_matrix() -> None:

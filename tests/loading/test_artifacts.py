@@ -36,7 +36,7 @@ from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, Offli
 from polyrank.index import open_index
 from polyrank.index.local import store
 from polyrank.loading.backbones import resolve_backbone
-from polyrank.loading.folders import INDEX_FILE
+from polyrank.loading.folders import INDEX_FILE, RANKER
 from polyrank.loading.models import (
     absolute_name,
     model_exists,
@@ -452,6 +452,9 @@ def test_tensors_are_read_back_unchanged(tmp_path: Path) -> None:
     assert document["name"] == "x"
     assert set(found) == set(tensors)
     assert all(torch.equal(found[name], tensor) and not found[name].requires_grad for name, tensor in tensors.items())
+    for absent, remedy in ((RANKER, "make one with polyrank tune"), (other, "check the path")):
+        with pytest.raises(ArtifactError, match=rf"it has no {absent.file}; {remedy}$"):
+            read_tensors(tmp_path / "t", absent)
     with pytest.raises(ArtifactError, match="not a folder of kind 'intent'"):
         read_tensors(tmp_path / "t", other)
     with pytest.raises(UsageError, match="already exists"):

@@ -136,6 +136,12 @@ def test_a_pushed_model_names_its_first_stage_only_where_others_find_it(here: Hu
         assert pushed is not None
         sent = json.loads(pushed[1][MODEL.file])["metadata"]
         assert (sent["first_stage"], sent.get("first_stage_name")) == ("f" * 64, kept)
+        assert pushed[1]["README.md"] == b"# a model\n"
+    (model / "README.md").unlink()
+    push_model(model, "hf:me/without")
+    pushed = here.files("me/without")
+    assert pushed is not None
+    assert set(pushed[1]) == {"config.json", "model.safetensors", "tokenizer.json"}
 
 
 def test_only_files_that_a_model_may_need_are_downloaded(here: Hub) -> None:

@@ -22,7 +22,9 @@ from polyrank.models.convert.quantization import (
     grid,
     to_eight_bits,
 )
+from polyrank.negatives.random import GivenNegatives
 from polyrank.text import ConvertSubwords, ConvertTexts
+from polyrank.training import InBatchStep, ListwiseStep
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from train_settings import loss_of
 
@@ -102,6 +104,22 @@ def test_the_range_grows_now_and_then_and_never_shrinks() -> None:
         model.subwords.weight[0, 0] = 0.0
         loss_of(step, BATCH, 0, 4)
         assert model.subwords.seen[1] == 9.0
+
+
+def test_the_range_grows_in_every_training_and_in_training_only() -> None:
+    device = torch.device("cpu")
+    for kind in ("lists", "batch"):
+        model, texts, _ = make()
+        lists = ListwiseStep(model, texts, device, GivenNegatives(9, 1))
+        step: Any = lists if kind == "lists" else InBatchStep(model, texts, device)
+        with torch.no_grad():
+            model.subwords.weight[0, 0] = 9.0
+            model.eval()
+            lists.values(lists.prepare(BATCH, 0))
+            assert model.subwords.seen[1] < 9.0
+            model.train()
+            loss_of(step, BATCH)
+            assert model.subwords.seen[1] == 9.0
 
 
 def test_gradients_go_straight_through_the_rounding() -> None:

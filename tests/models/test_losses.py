@@ -41,7 +41,7 @@ def smoothed(scores: Array, target: Array, allowed: Array, smoothing: float) -> 
     return total / len(scores), gradient / len(scores)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2, 0.75, 1.0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.2, 0.75, 1.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_cross_entropy_and_its_gradient_follow_from_the_target_probabilities(seed: int, smoothing: float) -> None:
     scores, _, target, allowed = lists(seed)

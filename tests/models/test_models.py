@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import shutil
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -319,6 +320,17 @@ def test_a_sentence_encoders_backbone_keeps_its_settings(mean_pooled_backbone: P
     for poolings in others:  # only the mean of the outputs is the vector that codes near zero start from
         other = dataclasses.replace(pooled, poolings=poolings)
         assert resolve(PolyConfig(reduction="mean"), other).code_init == "uniform"  # type: ignore[union-attr]
+
+
+def test_only_the_first_output_of_a_decoder_is_refused(tiny_backbone: Path) -> None:
+    sizes = {"vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    plain = read_published(str(tiny_backbone))
+    decoder = dataclasses.replace(plain, name="it", backbone=empty_backbone({"model_type": "gpt2", **sizes}))
+    assert (plain.reduction(), decoder.reduction()) == ("first", "last")
+    for reduction in ("first", "last", "mean"):
+        plain.check_reduction(reduction)
+        with pytest.raises(ConfigError, match="it is a decoder") if reduction == "first" else nullcontext():
+            decoder.check_reduction(reduction)
 
 
 @pytest.mark.parametrize(("context", "candidate", "n_reported"), [(40, 40, 0), (41, 8, 1), (8, 41, 1), (90, 90, 1)])

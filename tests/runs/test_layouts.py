@@ -336,6 +336,7 @@ def test_a_trained_cross_encoder_is_exported_with_its_scores(
 def test_static_embeddings_are_a_first_stage(layout: Callable[[str], Path], tmp_path: Path) -> None:
     """They are a term of a ranker that is tuned, saved, indexed and asked, also if their vectors are cut."""
     folder = f"{layout('Static embeddings, model2vec')}#truncate_dim=24"
+    assert load(folder, max_context_tokens=2**16).networks  # a table of vectors reads texts of any length
     said = [*DOCUMENTS, *QUERIES]
     lists = [Example((text,), tuple(said), (row,), f"d{row}") for row, text in enumerate(said)]
     tuning = tune([folder, "bm25"], lists, without=["words", "cross"])

@@ -37,7 +37,7 @@ from polyrank.scorers.exported import (
     load_exported,
 )
 from polyrank.scorers.exported.agreement import agreement, worst_cosine
-from polyrank.scorers.exported.folder import write_manifest
+from polyrank.scorers.exported.folder import read_manifest, write_manifest
 from polyrank.scorers.exported.graphs import _length
 from polyrank.scorers.exported.sentence_transformers import _turns
 from polyrank.scorers.exported.sessions import open_session
@@ -154,6 +154,22 @@ def test_every_changed_byte_is_detected(tmp_path: Path, cross: Path, name: str) 
     place.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ArtifactError, match="damaged"):
         load_exported(path, "onnx")
+
+
+def test_every_file_of_an_export_is_verified(tmp_path: Path) -> None:
+    for name in ("contexts.onnx", "candidates.onnx"):
+        (tmp_path / name).write_bytes(b"a graph")
+    write_manifest(tmp_path, backend="onnx", fingerprint="f" * 64, dimension=3, graphs={})
+    read = partial(read_manifest, tmp_path, model=tmp_path, backend="onnx", fingerprint="f" * 64)
+    assert read()["dimension"] == 3
+    for name in ("contexts.onnx", "candidates.onnx"):
+        for content in (b"a grapH", None):
+            (tmp_path / name).unlink()
+            if content is not None:
+                (tmp_path / name).write_bytes(content)
+            with pytest.raises(ArtifactError, match=rf"{name} is (damaged|missing).*again with: polyrank export"):
+                read()
+        (tmp_path / name).write_bytes(b"a graph")
 
 
 @pytest.mark.deep
@@ -337,6 +353,12 @@ def test_text_settings_that_the_library_lacks_are_refused_and_prompts_are_export
         lists = [["wifi", "the light"]] * 2
         found, wanted = (load(path).score(["hi", "router"], lists) for path in (tmp_path / f"st{len(policy)}", own))
         np.testing.assert_allclose(found, wanted, atol=1e-4)
+        lengths = json.loads((tmp_path / f"st{len(policy)}" / "sentence_bert_config.json").read_text("utf-8"))
+        assert lengths["max_seq_length"] == (48 if kind is shared else 48 + 16)  # a pair has both budgets
+    own = saved("long", CrossConfig, max_context_tokens=120)
+    export_to_sentence_transformers(own, tmp_path / "st-long")
+    lengths = json.loads((tmp_path / "st-long" / "sentence_bert_config.json").read_text("utf-8"))
+    assert lengths["max_seq_length"] == 128  # of the network
 
 
 @pytest.mark.parametrize(
@@ -506,6 +528,15 @@ def test_each_thread_has_its_own_request_to_openvino(tmp_path: Path, monkeypatch
     assert {arguments[:2] for arguments in opened} == {(str(tmp_path / "g.xml"), "CPU")}
     assert [arguments[2]["INFERENCE_PRECISION_HINT"] for arguments in opened] == ["f32", "bf16"]
     assert [arguments[2]["INFERENCE_NUM_THREADS"] for arguments in opened] == [torch.get_num_threads()] * 2
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("not a graph\nat line 3")
+
+    core.compile_model = refuse
+    with pytest.raises(
+        ArtifactError, match=r"openvino cannot read .*/g\.xml \(not a graph\); make the export again on"
+    ):
+        open_session(tmp_path / "g.xml", "openvino", torch.float32)
 
 
 @pytest.mark.deep

@@ -413,6 +413,25 @@ def test_a_cross_encoder_of_modules_scores_like_its_library(network: Any, tmp_pa
     found = load(folder, device="cpu").score(QUERIES[:1], [DOCUMENTS])[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     assert np.ptp(wanted) > 0.01
+    with pytest.raises(UsageError, match=r"is a Cross-encoder, whose head untuned: ignores; give .*/m without"):
+        load(f"untuned:{folder}", device="cpu")
+
+
+def test_a_network_is_in_the_precision_and_on_the_device_that_are_requested(
+    network: Any, bi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    pairs = network("Bert", "ForSequenceClassification", num_labels=1)
+    for folder in (bi, pairs):
+        for precision in ("fp32", "bf16", "int8"):
+            scorer: Any = load(folder, device="cpu", precision=precision)
+            assert scorer.precision == precision
+            narrow = {weight.dtype for weight in scorer.model.parameters()} - {torch.float32}
+            assert narrow == ({torch.bfloat16} if precision == "bf16" else set())
+            assert scorer.dtype == torch.float32  # the weights have their type, so nothing is converted
+    for name in (bi, pairs, f"untuned:{bi}", "untuned:embedded", "shipped:convert"):
+        with pytest.raises(UsageError, match="device 'mps' is not available on this machine; use cpu"):
+            load(name, device="mps")
 
 
 @pytest.mark.deep

@@ -27,6 +27,7 @@ from polyrank.index import open_index
 from polyrank.models import LateCrossEncoder, new_model
 from polyrank.models.artifacts import read_config
 from polyrank.models.build import Model
+from polyrank.models.transfer import transfer_weights
 from polyrank.ranking.relevance import RELEVANCE, Relevance
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
@@ -496,6 +497,18 @@ def test_int8_is_checked_and_recorded(word_task: dict[str, Path], tiny_backbone:
     found = check_int8(result.model, read_examples(word_task["valid"]).examples)
     assert read_record(result.model) == found
     assert found.overlap > 0.5
+
+
+def test_only_a_network_with_the_same_reader_gets_its_weights(tiny_backbone: Path) -> None:
+    trained, alike, other = (model(tiny_backbone, reader)[0] for reader in ("candidate", "candidate", "context"))
+    cross, _, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=["hi"])
+    for network in (other, cross):
+        with pytest.raises(ConfigError, match="it is a late Cross-encoder, of which only the candidate has all layers"):
+            transfer_weights(network, trained, "it")
+    with torch.no_grad():
+        next(trained.parameters()).add_(1.0)
+    transfer_weights(alike, trained, "it")
+    assert all(torch.equal(a, b) for a, b in zip(alike.parameters(), trained.parameters(), strict=True))
 
 
 @pytest.mark.deep

@@ -12,7 +12,7 @@ import torch
 
 from polyrank.devices.choice import cpu_has_bf16
 from polyrank.index.protocol import Block
-from polyrank.search import search
+from polyrank.search import kernels, search
 from polyrank.search.best import Best
 from polyrank.search.kernels import FORMS, package
 from polyrank.search.profile import (
@@ -74,6 +74,11 @@ def test_the_shipped_profile_depends_on_the_instructions(monkeypatch: pytest.Mon
         monkeypatch.setattr("polyrank.search.kernels.best_form", lambda name=name: FORMS.index(name) + 1 if name else 0)
         shipped_profile.cache_clear()
         assert shipped_profile() == Profile()
+
+
+def test_amx_is_of_the_compiled_loops_and_the_processor() -> None:
+    assert not Machine(compiled=False, bf16=True).amx
+    assert Machine(compiled=True, bf16=True).amx == kernels.has_amx()
 
 
 @pytest.mark.parametrize("home", ["", "relative"])

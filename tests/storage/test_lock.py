@@ -42,6 +42,16 @@ def test_a_refusal_names_the_process_that_has_the_lock(tmp_path: Path, at: int, 
         assert file.read_bytes()[: at + 30] == b"r" * at + own
 
 
+def test_a_system_that_writes_at_the_current_place_alone_names_the_process_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pwrite")
+    file = tmp_path / "lock"
+    file.write_bytes(b"r" * 64)
+    with lock.hold(file, "first", holder_at=64, holder_size=30):
+        assert file.read_bytes() == b"r" * 64 + f"{os.getpid()} {HOST}".encode()[:30].ljust(30)
+
+
 @pytest.mark.parametrize("replaced", [True, False])
 def test_the_lock_of_a_file_that_was_replaced_or_removed_meanwhile_is_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool

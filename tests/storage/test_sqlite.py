@@ -70,6 +70,16 @@ def test_a_file_that_cannot_be_written_is_read_unless_its_log_has_commits(
             open_database(file, write=True)
 
 
+def test_a_child_process_opens_a_connection_of_its_own_and_leaves_that_of_its_parent_open(tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        of_parent = store._connection
+        store.after_fork()
+        assert len(store) == 0
+        assert store._connection is not of_parent
+    assert of_parent.execute("SELECT 1").fetchone() == (1,)
+    store.after_fork()  # of a store that was closed before
+
+
 def test_commits_of_every_connection_that_writes_are_synced(tmp_path: Path) -> None:
     """SQLite syncs the log after each commit if the setting is 2; if it is 1, a power loss undoes the last commits."""
     file, index = tmp_path / "feedback.db", tmp_path / "index"

@@ -1,6 +1,8 @@
 """The text policy: contexts keep their end, candidates their start, pairs share a budget; unusual text works."""
 
 import json
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,19 @@ def test_speaker_prefixes_alternate_back_from_the_last_turn(subwords: Any) -> No
 def test_the_position_of_background(subwords: Any, place: Any, expected: str) -> None:
     texts = make(subwords, background=place)
     assert words(texts, texts.context_ids(Context(("hi", "down"), ("red router",)))) == expected
+
+
+def test_no_code_of_a_folder_is_run(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder, ran = shutil.copytree(tiny_backbone, tmp_path / "model"), tmp_path / "ran"
+    (folder / "own.py").write_text(
+        f"from transformers import BertTokenizerFast as Own\nopen({str(ran)!r}, 'w').close()\n", "utf-8"
+    )
+    stated = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    stated |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(stated), "utf-8")
+    with suppress(ArtifactError):  # which names the library's reason
+        load_subwords(folder)
+    assert not ran.exists()
 
 
 def test_long_background_leaves_space_for_the_last_turn(subwords: Any) -> None:
