@@ -258,8 +258,10 @@ def test_the_page_of_filters(text: str, expected: bool | None) -> None:
         (" or ".join(["a = 1"] * (MAX_TERMS + 1)), f"more than {MAX_TERMS} terms"),
         (f"a in ({','.join('1' * (MAX_VALUES + 1))})", f"more than {MAX_VALUES} values"),
         ("a = '" + "x" * MAX_CHARACTERS + "'", f"has 4,102 characters, the limit is {MAX_CHARACTERS:,}"),
+        ("a " + "x" * 30, f", not '{'x' * 30}'; write"),
+        ("a " + "x" * 31, f", not '{'x' * 30}...'; write"),
     ],
-    ids=range(33),
+    ids=range(35),
 )
 def test_an_invalid_filter_is_refused_with_its_position(text: str, problem: str) -> None:
     started = perf_counter()
@@ -321,6 +323,8 @@ def test_filters_are_values() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert str(one) == 'a = 1 and b in ("x")'
+    levels = {"a = 1 or b = 1 and c = 1": 0, "a = 1 and (b = 1 or c = 1)": 1, "a = 1": 2, "not (a = 1 or b = 1)": 2}
+    assert {text: read_filter(text).level for text in levels} == levels
     # equal in Python
     assert len({read_filter("a = 1"), read_filter("a = true"), read_filter("a = 1.0")}) == 3
     assert as_filter(None) is None
@@ -515,12 +519,18 @@ def test_filters_for_other_values_of_a_field_read_no_metadata(tmp_path: Path) ->
     with closing(connect(path, write=False)) as connection:
         meta = read_meta(connection, path)
     own = postings.Postings(path)
-    assert own.candidates(read_filter('tenant = "t0"').tree, meta) is not None
+    others = [f"other{i}" for i in range(postings.MAX_FIELDS)]
+    for name in [*others[:-1], "tenant", others[0], others[-1]]:
+        assert own.candidates(read_filter(f'{name} = "t0"').tree, meta) is not None, name
     path.rename(tmp_path / "elsewhere")
     for i in range(50):
         found = own.candidates(read_filter(f'tenant = "t{i}"').tree, meta)
         assert found is not None
         assert (found[0].tolist(), found[1]) == ([*range(i + 1, n + 1, 50)], True)
+    for name in (others[0], *others[2:]):  # the fields that were used last
+        assert own.candidates(read_filter(f"{name} = 1").tree, meta) is not None, name
+    with pytest.raises(ArtifactError, match="not an index"):
+        own.candidates(read_filter(f"{others[1]} = 1").tree, meta)
     with pytest.raises(ArtifactError, match="not an index"):
         own.candidates(read_filter("team = 1").tree, meta)
 

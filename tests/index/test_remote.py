@@ -310,6 +310,7 @@ def test_a_page_refuses_arguments_by_name(make: Make) -> None:
         ({"words": None}, "words = None is not a list of texts"),
         ({"words": ["a"] * 251}, "251 words of up to 1 characters are too many; the limits are 250 words and"),
         ({"words": ["a" * 10_001]}, "1 words of up to 10,001 characters are too many"),
+        ({"words": ["a", "b" * 10_001, "c"]}, "3 words of up to 10,001 characters are too many"),
         ({"filter": 5}, "filter = 5 is int; write a string such as"),
         ({"filter": "n <"}, "filter, character 4: expected a string in quotes, a number"),
     ]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.errors import ArtifactError, DataError, LockedError, UsageError
+from polyrank.errors import ArtifactError, DataError, LockedError, ResourceError, UsageError
 from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, write_index
 from polyrank.index.filters import read_filter
 from polyrank.index.local.lock import LOCK, acknowledged_change
@@ -204,6 +204,7 @@ def test_a_damaged_note_of_acknowledged_changes_is_ignored(tmp_path: Path) -> No
     with LocalWriter(path) as writer:
         add(writer, "d")
     assert acknowledged_change(path) == 2
+    assert (path / LOCK).stat().st_size == 96  # that of a new index: nothing follows the name of the process
 
 
 def test_a_failed_refresh_is_retried(tmp_path: Path) -> None:
@@ -238,6 +239,23 @@ def test_vectors_of_later_rows_are_unknown(tmp_path: Path) -> None:
             assert text not in known
         index.refresh()
         assert KnownVectors(index)["new text of c"].tolist() == [1.0] * D
+
+
+def test_a_writer_whose_log_has_no_durable_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sync = made(tmp_path / "i", "abc"), os.fsync
+
+    def fails(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == path:
+            raise OSError(errno.EIO, "failing")
+        sync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        with pytest.raises(ResourceError, match=f"cannot write {path}: Input/output error; free some space"):
+            LocalWriter(path)
+    with LocalWriter(path) as writer:  # the lock is free again
+        add(writer, "d")
+    assert ids(path) == "abcd"
 
 
 @pytest.mark.deep
