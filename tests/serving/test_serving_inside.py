@@ -42,7 +42,7 @@ from polyrank.errors import (
     UsageError,
 )
 from polyrank.feedback import FeedbackStore, Reply, Shown
-from polyrank.index import open_writer
+from polyrank.index import open_index, open_writer, write_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention
@@ -54,7 +54,7 @@ from polyrank.scorers.ranker import Ranker, as_ranker
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.protocol import Term
-from polyrank.serving.app import STATUSES, _release_idle_locks, _watch_keys, create_app
+from polyrank.serving.app import _release_idle_locks, _watch_keys, create_app
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import MAX_BLOCKING, MAX_SEARCHING, Server
 from polyrank.serving.errors import HttpError, http_error
@@ -643,6 +643,14 @@ def test_vectors_and_scores_are_of_the_encoder_that_made_the_present_index(
             assert post(client, "/v1/score", context="hi", candidates=REPLIES)["scores"] == pytest.approx(
                 scores(encoder), abs=1e-5
             )
+        # with the old encoder, as the new one cannot be opened; its vectors do not belong into the new index
+        vectors = encoders[1].encode_candidates(REPLIES)
+        pool = [polyrank.Candidate(text, text) for text in REPLIES]
+        write_index(path, pool, vectors, fingerprint="e" * 64, model=str(tmp_path / "none"), overwrite=True)
+        refused = client.post("/v1/candidates", json={"model": "m", "candidates": [{"text": "new"}]})
+        assert refused.status_code == 500  # the log names both encoders
+        with open_index(path) as index:
+            assert len(index) == len(REPLIES)
         polyrank.build_index(path, encoders[1], REPLIES, overwrite=True)
         assert post(client, "/v1/candidates", candidates=[{"text": "new"}])["n_candidates"] == len(REPLIES) + 1
         # a damaged index has no encoder: searches report it, and scores are those of the last sound one
@@ -714,6 +722,19 @@ def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_
     (words,) = served.compute([ScoreTask(contexts[0], ["restart", "the", "hello", "thanks"])])  # of one token each
     assert [results[-1].scores[i] for i in (0, 2, 3, 4)] == pytest.approx(words.scores, abs=1e-4)
     assert [one.cut for one in served.compute(embeds)] == [True, False, False, False, True, True]
+    for text, cut in ((f"pay {LONG}", True), ("pay the light", False)):  # texts of earlier calls are not kept
+        served.compute([RespondTask(Context((text,)), 1)])
+        assert [bool(network.texts.cut) for network in served.scorer.networks] == [cut]
+
+
+def test_turns_and_background_texts_share_a_limit(client: TestClient) -> None:
+    for path, more in (("/v1/respond", {}), ("/v1/score", {"candidates": ["hi"]}), ("/v1/explain", {"text": "hi"})):
+        post(client, path, context=["a", "b", "c"], background=["d"], **more)
+        for turns, facts in ((["a", "b"], ["c", "d", "e"]), (["a", "b", "c", "d"], ["e"])):
+            refused = client.post(path, json={"context": turns, "background": facts} | more)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (422, "context")
+            said = "context has 5 turns and background texts, the limit is 4; send the last ones"
+            assert refused.json()["error"]["message"] == said
 
 
 def test_a_conversation_that_no_record_can_hold_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -987,7 +1008,7 @@ def test_the_description_names_errors_and_keys(client: TestClient) -> None:
         for operation in methods.values():
             assert operation.get("security") == (None if path in ("/live", "/ready", "/health") else [{"key": []}, {}])
             errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
-            assert set(errors) == {str(status) for status in STATUSES}
+            assert " ".join(sorted(errors)) == "400 401 403 404 408 409 412 413 415 422 429 500 503 504 507"
             assert errors["429"]["description"] == "Too Many Requests"
             used = {answer["content"]["application/json"]["schema"]["$ref"] for answer in errors.values()}
             if path in shapes:
@@ -1015,6 +1036,15 @@ def test_every_answer_has_its_headers_and_is_counted(client: TestClient) -> None
         ("polyrank_worker_deaths_total", 0),
     ):
         assert figure(after, key) - figure(before, key) == more, key
+    edges = {  # which dashboards name
+        "request_seconds": "0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 +Inf",
+        "batch_jobs": "1.0 2.0 4.0 8.0 16.0 32.0 64.0 128.0 +Inf",
+    }
+    for name, upper in edges.items():
+        lines = [
+            line for line in after.splitlines() if line.startswith(f"polyrank_{name}_bucket") and "respond" in line
+        ]
+        assert [line.partition('le="')[2].partition('"')[0] for line in lines] == upper.split()
     for key in ("polyrank_model_seconds_total", "polyrank_tokens_total"):
         assert figure(after, f'{key}{{operation="respond"}}') > figure(before, f'{key}{{operation="respond"}}')
     assert figure(after, "polyrank_workers_ready") == 1

@@ -22,6 +22,7 @@ import pytest
 pytest.importorskip("fastapi", reason="polyrank[serve] is not installed")
 import h11
 import uvicorn
+from pydantic import ValidationError
 from starlette.requests import Request
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
@@ -55,6 +56,7 @@ from polyrank.serving.run import _bind
 from polyrank.serving.served import Served, _without_paths, replies_as_json, vectors_as_json
 from polyrank.serving.strict import DEPTH, FIELDS, check_sizes
 from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, ServedInfo, Task
+from polyrank.serving.wire import NewCandidate, RespondRequest
 from polyrank.serving.worker import Setup, _compute, _outcomes
 from word_models import WordEncoder
 
@@ -169,7 +171,7 @@ def test_requests_end_at_a_limit_of_tokens_in_all_their_parts() -> None:
     assert (refused.value.status, refused.value.code) == (HTTPStatus.UNPROCESSABLE_ENTITY, "too_many")
 
 
-def test_a_task_that_fails_fails_alone(tiny_backbone: Path) -> None:
+def test_a_task_that_fails_fails_alone(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any place in its batch; the others get their results, in their order."""
     served = {"m": Served("m", f"untuned:{tiny_backbone}")}
     texts = ["hello hi", "pay the bill", "restart the router"]
@@ -182,6 +184,15 @@ def test_a_task_that_fails_fails_alone(tiny_backbone: Path) -> None:
         assert "surrogate" in outcomes[place].message
         scores = [outcome.result.scores for outcome in outcomes if not outcome.error]
         np.testing.assert_allclose(scores, alone, atol=1e-5)
+    computed: list[int] = []
+
+    def fails(tasks: Sequence[Task[Any]]) -> Any:
+        computed.append(len(tasks))
+        raise ArtifactError("a row is damaged")
+
+    monkeypatch.setattr(served["m"], "compute", fails)
+    assert [outcome.error for outcome in _outcomes(served, "m", good)] == ["ArtifactError"] * 3
+    assert computed == [3, 1, 1, 1]  # never again, because nothing was replaced
 
 
 def test_the_next_request_is_computed_by_a_model_that_replaced_another(
@@ -360,6 +371,22 @@ def test_a_body_at_every_limit_is_accepted_and_one_above_is_named() -> None:
     check_sizes({f"f{n}": 1 for n in range(FIELDS)}, LimitSettings())
     with pytest.raises(HttpError, match="the body has 65 fields, the limit is 64"):
         check_sizes({f"f{n}": 1 for n in range(FIELDS + 1)}, LimitSettings())
+
+
+def test_a_field_at_its_limit_is_accepted_and_one_beyond_it_is_not() -> None:
+    for kind, given, name, fitting, wrong in (
+        (RespondRequest, {"context": "hi"}, "k", (1, 1_000_000), (0, 1_000_001)),
+        (RespondRequest, {"context": "hi"}, "conversation", ("", "c" * 512), ("c" * 513,)),
+        (RespondRequest, {"context": "hi"}, "filter", (None, "f"), ("",)),
+        (RespondRequest, {}, "context", ("", [""]), ([],)),
+        (NewCandidate, {"text": "hi"}, "id", (None, "i", "i" * 512), ("", "i" * 513)),
+        (NewCandidate, {}, "text", ("t",), ("",)),
+    ):  # fmt: skip
+        for value in fitting:
+            assert getattr(kind.model_validate(given | {name: value}), name) == value
+        for value in wrong:
+            with pytest.raises(ValidationError, match=name):
+                kind.model_validate(given | {name: value})
 
 
 def test_the_first_of_several_wrong_fields_is_the_parameter() -> None:
