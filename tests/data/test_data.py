@@ -313,8 +313,9 @@ def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
         read_examples(written(path, "frage,antwort", "a,b"))
     with pytest.raises(DataError, match=r"x\.csv:1: two columns have the same name"):
         read_examples(written(path, "a,a", "1,2"))
-    with pytest.raises(DataError, match=r"x\.csv:1: byte 1 of the line is not UTF-8"):
-        read_examples(written(path, b"\xff,a", "1,2"), skip_bad=True)
+    for first, problem in ((b"\xff,a", "byte 1 of the line is not UTF-8"), ('"a"b,c', "not CSV: ")):
+        with pytest.raises(DataError, match=rf"x\.csv:1: {problem}"):  # the next line is not the header
+            read_examples(written(path, first, "context,response", "a,b"), skip_bad=True)
 
 
 def test_the_rest_of_a_bad_csv_record_is_not_a_record(tmp_path: Path) -> None:
@@ -356,6 +357,17 @@ def test_arrow_files_and_folders_of_datasets(tmp_path: Path) -> None:
     saved.with_name("y.arrow").write_bytes(saved.read_bytes()[:300])
     with pytest.raises(DataError, match=r"y\.arrow: not a valid Arrow file"):
         read_examples(saved.with_name("y.arrow"))
+    # the first text would end behind all texts
+    buffers = [pyarrow.py_buffer(buffer) for buffer in (b"\x01", np.array([0, 3, 2], np.int32), b"ab")]
+    texts = pyarrow.Array.from_buffers(pyarrow.string(), 2, buffers)
+    table = pyarrow.table({"query": texts, "positive": ["c", "d"]})
+    for new in (pyarrow.ipc.new_stream, pyarrow.ipc.new_file):
+        with new(str(tmp_path / "x.arrow"), table.schema) as stream:
+            stream.write_table(table)
+        with pytest.raises(
+            DataError, match=r"x\.arrow: not a valid Arrow file \(In column 0: Invalid: Offset invariant"
+        ):
+            read_examples(tmp_path / "x.arrow")
     with pytest.raises(DataError, match=r"is a folder of 2 files; give one, such as data-00000-of-00001\.arrow"):
         read_examples(saved.parent)
 
@@ -424,6 +436,12 @@ def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
     path = written(tmp_path / "p.jsonl", {"text": "a", "topic": ["x"], "k": 0, "none": None, "metadata": {"k": 1}})
     assert read_pool(path) == [Candidate(text_id("a"), "a", {"topic": ["x"], "k": 1})]
     assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate(text_id("a"), "a", {"topic": "x"})]
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for value in (float("inf"), -float("inf"), [1.0, float("nan")]):  # which an index could not store
+        empty = [] if isinstance(value, list) else float("nan")
+        parquet.write_table(pyarrow.table({"text": ["a", "b"], "n": [empty, value]}), tmp_path / "p.parquet")
+        with pytest.raises(DataError, match=r"p\.parquet:2: Out of range float values are not JSON"):
+            read_pool(tmp_path / "p.parquet")
 
 
 @pytest.mark.parametrize("read", [read_pool, streamed])
@@ -970,6 +988,11 @@ def test_the_end_of_a_damaged_file_is_not_a_bad_row(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(whole, 0)[:-20])
         with pytest.raises(DataError, match="truncated"):
             read_examples(tmp_path / name, skip_bad=True)
+    generator = np.random.Generator(np.random.PCG64(1))
+    path = written(tmp_path / "b.csv.gz", "context,response", *(f"{generator.bytes(3000).hex()},b" for _ in range(100)))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])  # after many whole rows
+    with pytest.raises(DataError, match=r"b\.csv\.gz:[3-6]\d: the gzip stream is truncated"):
+        read_examples(path, skip_bad=True)
 
 
 @pytest.mark.parametrize("grades", [[1], [1, 2, 3], [1, 0], [-1, 1]])

@@ -364,7 +364,7 @@ def test_rows_of_one_line_are_several_dialogues(tmp_path: Path) -> None:
         assert read(tmp_path / "x.json", [row, row]) == expected
 
 
-def test_files_of_one_object(tmp_path: Path) -> None:
+def test_files_of_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = {name: {"goal": {}, "log": [{"text": "taxi", "metadata": {}}, {"text": "where to?", "metadata": {}}]}
             for name in ("MUL1.json", "SNG2.json")}  # fmt: skip
     squad = {"version": "v2.0", "data": [{"title": "N", "paragraphs": [{"context": "France.", "qas": [
@@ -403,6 +403,9 @@ def test_files_of_one_object(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{\n" + json.dumps(logs)[1:-1], "utf-8")
     with pytest.raises(DataError, match=r"x\.json:2: not JSON"):
         read_examples(tmp_path / "x.json")
+    monkeypatch.setattr("polyrank.data.lines.MAX_LINE_BYTES", 2**20)  # all in one line, which may be longer
+    whole = read(tmp_path / "x.json", squad | {"about": "x" * 2**20})
+    assert [(one, right) for one, *_, right in whole] == [("q1", (0,)), ("q2", ())]
 
 
 @pytest.mark.parametrize(
@@ -441,6 +444,7 @@ def test_files_of_one_object(tmp_path: Path) -> None:
         ({"query": "Hi", "query_id": 3, "answers": ["yes"], "passages": {"is_selected": [0, 1], "url": ["", ""],
           "passage_text": ["no", "yes"]}}, ("Hi",), ("no", "yes"), (1,)),
         ({"context": "yes", "question": "Hi", "answers": {"text": ["y"]}}, ("Hi",), ("yes",), (0,)),
+        ({"context": "yes", "question": "Hi", "answers": {"text": "y", "answer_start": 0}}, ("Hi",), ("yes",), (0,)),
         ({"context": "yes", "question": "Hi", "answers": {"text": [], "answer_start": []}}, ("Hi",), ("yes",), ()),
     ],
 )  # fmt: skip

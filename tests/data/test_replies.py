@@ -234,9 +234,11 @@ def test_each_reply_has_the_language_of_its_conversations() -> None:
         "Das wissen wir leider nicht",
     )
     english = "My parcel has not arrived yet", "OK!", "When will it finally arrive?", "We do not know that yet"
-    read = [each for n in range(3) for turns in (german, english) for each in dialogue(f"{turns[0]}{n}", *turns)]
-    found = {reply.text: reply.metadata.get("language") for reply in frequent_replies(read)}
-    assert found == {"OK": "de", german[3]: "de", english[3]: "en"}
+    for n_german, n_english, ok, language in ((3, 3, "OK", "de"), (3, 4, "OK!", "en")):
+        talks = [german] * n_german + [english] * n_english
+        read = [each for n, turns in enumerate(talks) for each in dialogue(f"d{n}", *turns)]
+        found = {reply.text: reply.metadata.get("language") for reply in frequent_replies(read)}
+        assert found == {ok: language, german[3]: "de", english[3]: "en"}
 
 
 @pytest.mark.parametrize(
