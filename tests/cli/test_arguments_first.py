@@ -51,6 +51,7 @@ WRONG = [
     ("index remove none --filter ''", "filter, character 1: expected a name"),
     ("evaluate bm25 none --metric none", "--metric 'none' is not one of"),
     ("index build shipped:convert none -o out --ann tree", "unknown kind of inner-product index 'tree'"),
+    ("index build shipped:convert none -o out --remote http://h/c --ann tree", "cannot have index type 'tree'"),
     ("index add none none --backend quick", "'quick' is not one of"),
     ("index remove none --filter 'lang ='", "filter, character 7: expected"),
     ("index snapshot none -o .", ". already exists"),

@@ -25,9 +25,14 @@ from polyrank.cli.training import TrainingDisplay
 from polyrank.cli.tuning import _weights
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, PolyrankError, UsageError
+from polyrank.feedback import FeedbackStore
 from polyrank.models import new_model
 from polyrank.models.artifacts import TensorGroup, load_model, save_model
 from polyrank.records import Ranked
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.open import load_encoder
+from polyrank.scorers.terms.encoder import EncoderTerm
+from polyrank.scorers.terms.lexical import LexicalTerm
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
 
@@ -258,6 +263,18 @@ def test_lines_to_answer_are_read_strictly(files: Path, line: str, problem: str)
     assert problem in str(result.exception)
     assert str(result.exception).startswith("stdin:3: ")
     assert json.loads(result.stdout)["context"] == ["hello"]  # without the byte order mark
+
+
+def test_feedback_trains_the_encoder_of_a_ranker_whatever_else_it_has(trained_bi: Path, tmp_path: Path) -> None:
+    FeedbackStore(tmp_path / "kept.db").close()
+    lexical, encoder = LexicalTerm(BM25().fit(REPLIES)), EncoderTerm(load_encoder(str(trained_bi)))
+    for terms in ([lexical, encoder], [encoder, lexical]):
+        polyrank.Ranker([(term, [1.0]) for term in terms]).save(tmp_path / "ranker", replace=True)
+        said = refusal("feedback", "train", tmp_path / "kept.db", tmp_path / "ranker", "-o", tmp_path / "next")
+        assert "kept.db: none of 0 requests yields an example" in said  # the model is accepted
+    polyrank.Ranker([(lexical, [1.0])]).save(tmp_path / "ranker", replace=True)
+    said = refusal("feedback", "train", tmp_path / "kept.db", tmp_path / "ranker", "-o", tmp_path / "next")
+    assert "has no encoder that polyrank trained; give one, such as my-run/model" in said
 
 
 @pytest.mark.parametrize("code", [130, 143])

@@ -164,6 +164,26 @@ def test_signal_handlers_are_restored_after_a_command(monkeypatch: pytest.Monkey
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_an_interrupt_without_a_signal_is_like_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A library may raise it, or a notebook, in which polyrank's handlers are not set."""
+    from polyrank.cli import main
+
+    class Interrupting(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, _: Any) -> int:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Interrupting())))
+    monkeypatch.setattr(sys, "argv", ["polyrank", "rank", "bm25"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert (left.value.code, capfd.readouterr()) == (130, ("", "interrupted\n"))
+
+
 def test_main_works_where_handlers_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrank.cli import main
 

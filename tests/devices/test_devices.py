@@ -340,6 +340,10 @@ def test_free_cores_are_those_since_the_last_measurement(monkeypatch: pytest.Mon
     for seconds in (0.1, 1, 1000):  # other systems
         clock += seconds
         assert load.free() == os.cpu_count()
+    monkeypatch.setattr(os, "cpu_count", lambda: None)  # of unknown systems, one core is free
+    load = devices._Load()
+    clock += 1000
+    assert load.free() == 1
 
 
 PROCESSORS = {  # flags, and whether the processor can multiply in int8 and in bf16

@@ -1,5 +1,6 @@
 """Computations on a simulated device: no mixed devices, few waits, and the CPU's results."""
 
+import json
 import shutil
 import signal
 import threading
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from convert_models import make
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.replies import Replies
+from polyrank.cli.commands import app
 from polyrank.config.train import NetworkTraining
 from polyrank.devices.pipeline import AHEAD
 from polyrank.errors import ArtifactError, DataError
@@ -530,3 +533,49 @@ def test_an_error_while_an_index_is_built_by_a_device_is_that_of_the_cpu_and_lea
     }[stage]
     assert failures[0][0] is kind
     assert message in failures[0][1]
+
+
+COMMANDS = (
+    "explain MODEL hello --reply thanks",
+    "index build MODEL REPLIES -o OUT",
+    "explain INDEX hello --reply thanks",
+    "respond INDEX hello",
+    "rank MODEL hello REPLIES",
+    "evaluate MODEL LISTS",
+    "mine PAIRS --from MODEL -o OUT --ranks 1:2",
+    "index add INDEX PAIRS",
+)
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=pytest.mark.deep if number > 1 else ()) for number, one in enumerate(COMMANDS)]
+)
+def test_a_command_computes_on_the_device_that_it_is_given(
+    command: str, device: SimulatedDevice, tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Without the option, on the GPU."""
+    rows: dict[str, list[Any]] = {
+        "REPLIES": [{"text": text} for text in TEXTS[:4]],
+        "LISTS": [{"context": ["hi"], "candidates": TEXTS[:3], "relevant": [1]}],
+        "PAIRS": [{"id": f"{n}", "text": text, "context": ["hi"], "response": text} for n, text in enumerate(TEXTS)],
+    }
+    files = {name: tmp_path / f"{name}.jsonl" for name in rows}
+    for name, file in files.items():
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows[name]), "utf-8")
+    copies = []
+    for options in (["--device", "cpu"], []):
+        index = tmp_path / f"index{len(copies)}"
+        if "INDEX" in command:
+            build_index(
+                index,
+                load_encoder(str(tiny_encoders["bi"]), device="cpu"),
+                [Candidate("a", TEXTS[0])],
+                name=str(tiny_encoders["bi"]),
+            )
+        words = {**files, "MODEL": tiny_encoders["bi"], "INDEX": index, "OUT": tmp_path / f"{len(copies)}.jsonl"}
+        arguments = [str(words.get(word, word)) for word in command.split()]
+        device.copies = 0
+        done = CliRunner().invoke(app, [*arguments, *options])
+        assert done.exit_code == 0, (done.exception, done.output)
+        copies.append(device.copies)
+    assert copies[0] == 0 < copies[1]

@@ -131,6 +131,16 @@ def test_the_name_of_a_file_is_durable_before_its_first_record(tmp_path: Path, m
             assert (status.st_dev, status.st_ino) == synced[-1]
 
 
+def test_a_file_is_opened_again_only_in_a_child_process(tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        first = store._connection
+        for number in range(3):
+            if number == 2:
+                store.after_fork()  # as the system calls it in a child
+            assert store.record(Shown(f"{number}", (Reply("a"),))) == 1
+            assert (store._connection is first) == (number < 2)
+
+
 def test_no_text_is_written_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
     texts = ["hello", "wifi", "Ann", "restart", "bill", "thanks", "rather", "instead"]

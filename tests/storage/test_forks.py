@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import polyrank
 from forked.load import KINDS, forks
+from polyrank.devices import choice
 from polyrank.index import open_index, verify_index
 from polyrank.storage.forks import new_lock, new_rlock
 from servers import serving
@@ -241,11 +243,16 @@ def test_all_locks_are_free_in_a_child_and_as_before_in_its_parent(monkeypatch: 
     thread = threading.Thread(target=hold, daemon=True)  # so that a failure does not wait for it
     thread.start()
     inside.wait()
+    n_threads = torch.get_num_threads()
+    monkeypatch.setattr(choice._load, "watched", True)
+    choice.set_threads(2)
     began = time.monotonic()
-    if (pid := os.fork()) == 0:
-        os._exit(sum(not lock.acquire(blocking=False) for lock in (*held, *free)))
+    if (pid := os.fork()) == 0:  # where torch has one thread: those of its parent do not exist
+        os._exit(sum(not lock.acquire(blocking=False) for lock in (*held, *free)) + torch.get_num_threads() - 1)
     waited = time.monotonic() - began
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(n_threads)
     assert 0.05 <= waited < 0.5  # for all locks together
     assert not any(lock.acquire(blocking=False) for lock in held)
     leave.set()
