@@ -56,6 +56,9 @@ def test_replies_that_repeat_a_turn_are_skipped(texts: Sequence[str], turns: Seq
     every = best(len(pool), allow_echo=True)
     assert [reply.text for reply in every] == list(dict.fromkeys(reply.text for reply in ranked))
     assert best(k, allow_echo=False) == [reply for reply in every if same_words(reply.text) not in said][:k]
+    # unless each text is requested once, all candidates are kept
+    kept = [reply for reply in ranked if same_words(reply.text) not in said]
+    assert Conditions(k).of(ranked, Context(tuple(turns))) == kept
 
 
 def test_evaluation_measures_the_scorer_which_may_repeat_a_turn() -> None:

@@ -213,6 +213,22 @@ def test_the_last_turn_decides_whether_the_customer_makes_small_talk(tmp_path: P
         assert sum("kind" in reply.metadata for reply in found) == 1
 
 
+def test_a_context_is_answered_in_any_language_if_no_reply_in_its_own_passes(tmp_path: Path) -> None:
+    model, contexts = WordEncoder("words"), ["Wo ist denn mein Paket geblieben?", "ok", "Where is my parcel?"]
+    rows = [("a", "de"), ("b", "en"), ("b", "en"), ("a", "de")]
+    pool = [Candidate(f"{n}", f"w{n}", {"team": team, "language": code}) for n, (team, code) in enumerate(rows)]
+    polyrank.build_index(tmp_path / "i", model, pool)
+    with Replies(model, open_index(tmp_path / "i")) as replies:
+        for filter, found in (
+            (None, ["03", "0123", "12"]),
+            ('team = "a"', ["03"] * 3),
+            ('team = "b"', ["12"] * 3),
+            ('team = "c"', [""] * 3),
+        ):
+            ids = ["".join(sorted(one.id for one in few)) for few in replies.respond(contexts, 9, filter=filter)]
+            assert ids == found
+
+
 def test_only_texts_are_languages(tmp_path: Path) -> None:
     """Other values of the field are of a user."""
     model = WordEncoder("words")

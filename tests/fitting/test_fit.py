@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 
 import polyrank
 from polyrank import Fitted, RunResult
@@ -180,6 +181,11 @@ def test_a_report_shows_its_warning_suspects_and_missing_answers(stopped: tuple[
     assert "Install" not in report_text(figures, plot=True)
     rows = "\n".join(f"| where is {n}\\|? | no |" for n in range(5))
     assert f"ranks last.\n\n| context | reply |\n| --- | --- |\n{rows}\n\n## Right" in loud
+    for table, name in (("threshold", "problem"), ("data", "warning"), ("test", "answers"), ("machine", "cpu")):
+        fewer = {**figures, "threshold": {"problem": "too few"}}
+        fewer[table] = {key: value for key, value in fewer[table].items() if key != name}
+        with pytest.raises(UndefinedError, match=name):  # a figure that is missing is not left out
+            report_text(fewer)
 
 
 @pytest.mark.deep
@@ -341,7 +347,6 @@ def test_a_resumed_fit_repeats_no_step_and_makes_the_same_ranker(
     assert again.report["settings"]["used"] == pytest.approx(earlier / 60)
 
 
-@pytest.mark.deep
 def test_a_request_to_end_finishes_nothing_and_neither_does_one_without_a_model(stopped: tuple[Path, Fitted]) -> None:
     folder, fitted = stopped
     before = (fitted.folder / "report.json").stat().st_mtime_ns

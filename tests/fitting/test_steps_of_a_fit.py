@@ -314,7 +314,6 @@ def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_no
     assert len(long) == 5
 
 
-@pytest.mark.deep
 def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = pytest.importorskip("matplotlib.figure")
     saved = list[Any]()
@@ -337,6 +336,9 @@ def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monk
     star, *points = (line.get_xydata().tolist() for line in saved[0].axes[0].lines)
     assert star == [[3.0, 60.0]]
     assert points == [[[ms, 100 * r1]] for _, ms, r1 in sorted(lines, key=lambda line: line[1])]
+    axes = saved[0].axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("milliseconds per answer", "R@1 of validation, %")
+    assert (axes.get_xlim()[0], [text.get_text() for text in axes.get_legend().get_texts()]) == (0.0, ["chosen"])
 
 
 def test_a_plan_counts_its_updates_and_changes_only_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,6 +509,28 @@ def test_every_training_is_done_in_its_group(tiny_encoders: dict[str, Path], tmp
     run.untried = {plans[0].name: plans[0]}
     run.train_all(plans[:1])
     assert (len(asked), [*run.untried]) == (5, [plans[0].name])  # no minutes are left
+    with pytest.raises(UsageError, match="no model answers in 1e-09 ms"):
+        run._tuned({"a": polyrank.load(tiny_encoders["bi"])})
+
+
+def test_a_training_that_fails_does_not_wait_for_those_at_the_same_time(tmp_path: Path) -> None:
+    both, may_end, ended = threading.Barrier(2, timeout=60), threading.Event(), list[str]()
+
+    def train(recipe: dict[str, Any], **_: Any) -> list[RunResult]:
+        both.wait()
+        name = Path(recipe["output"]).name
+        if name == "b-120":
+            may_end.wait(5)
+            ended.append(name)
+        raise RuntimeError(f"{name} fails")
+
+    run, _ = run_of(tmp_path, 60.0, 2, train)
+    plans = [planned(letter, is_kept=False) for letter in "ab"]
+    run.untried = {one.name: one for one in plans}
+    with pytest.raises(RuntimeError, match="a-120 fails"):
+        run.train_all(plans)
+    assert (ended, [*run.untried]) == ([], ["training a", "training b"])
+    may_end.set()
 
 
 def test_a_step_of_an_earlier_call_has_its_lines_models_and_time(
@@ -669,6 +693,8 @@ def test_a_model_is_kept_if_the_ranker_gains_in_one_figure(
     assert line.gain["mean"] == pytest.approx(rank)
     assert line.metrics["MRR"]["mean"] == pytest.approx(0.5 + rank)
     assert line.note == ("" if kept else "no measurable gain on 6 lists")
+    better = noise + np.array([0.4, 0, 0, 0, 0, 0])  # in one conversation only, so the interval of the gain starts at 0
+    assert not run.compared("step", tuning(0.0, 0.0, 1.0), tuning(0.0, 0.0, 1.0, better)).kept
 
 
 @pytest.mark.parametrize("n_sure", [1, 2])
