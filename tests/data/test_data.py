@@ -438,7 +438,7 @@ def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
     assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate(text_id("a"), "a", {"topic": "x"})]
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for value in (float("inf"), -float("inf"), [1.0, float("nan")]):  # which an index could not store
-        empty = [] if isinstance(value, list) else float("nan")
+        empty: Any = [] if isinstance(value, list) else float("nan")
         parquet.write_table(pyarrow.table({"text": ["a", "b"], "n": [empty, value]}), tmp_path / "p.parquet")
         with pytest.raises(DataError, match=r"p\.parquet:2: Out of range float values are not JSON"):
             read_pool(tmp_path / "p.parquet")

@@ -22,8 +22,9 @@ from polyrank.cli.commands import app
 from polyrank.config.train import NetworkTraining
 from polyrank.devices.pipeline import AHEAD
 from polyrank.errors import ArtifactError, DataError
+from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.index import Block, open_index, open_writer, write_index
-from polyrank.records import Candidate
+from polyrank.records import Candidate, Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.joined import Joined, Scaled
 from polyrank.scorers.open import load_encoder
@@ -544,6 +545,7 @@ COMMANDS = (
     "evaluate MODEL LISTS",
     "mine PAIRS --from MODEL -o OUT --ranks 1:2",
     "index add INDEX PAIRS",
+    "feedback train STORE MODEL -o OUT --set train.epochs=1 --set train.precision=fp32",
 )
 
 
@@ -562,7 +564,14 @@ def test_a_command_computes_on_the_device_that_it_is_given(
     files = {name: tmp_path / f"{name}.jsonl" for name in rows}
     for name, file in files.items():
         file.write_text("".join(json.dumps(row) + "\n" for row in rows[name]), "utf-8")
-    copies = []
+    if "STORE" in command:
+        files["STORE"] = tmp_path / "kept.db"
+        with FeedbackStore(files["STORE"], keep_text=True) as store:
+            for number in range(24):
+                replies = tuple(Reply(text, text=text) for text in TEXTS[number % 7 : 42 : 7])
+                store.record(Shown(f"{number}", replies, Context((f"hello {WORDS[number % 19]} {number}",))))
+                store.record(Outcome(f"{number}", "taken", replies[number % 3].id))
+    copies = list[int]()
     for options in (["--device", "cpu"], []):
         index = tmp_path / f"index{len(copies)}"
         if "INDEX" in command:

@@ -978,7 +978,10 @@ def test_without_the_library_the_error_names_the_package(tmp_path: Path) -> None
 
 
 def test_qdrant_answers_as_a_local_index(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    pool = [*pool_of(30), Candidate("array", "w1", {"n": [20, 40, -5]})]
+    pytest.importorskip("qdrant_client", reason="qdrant-client is not installed; install polyrank[qdrant]")
+    from qdrant_client import QdrantClient, models
+
+    pool = [*pool_of(30), Candidate("array", "w1", {"n": [20, 40, -5]}), Candidate("long", "w1", {"lang": "x" * 121})]
     settings = {"fingerprint": "f" * 64, "model": "m"}
     write_index(tmp_path / "local", pool, vectors_of(pool), **settings)
     write_remote(tmp_path / "ix", address_of("qdrant", request, tmp_path), pool, vectors_of(pool), **settings)
@@ -988,10 +991,32 @@ def test_qdrant_answers_as_a_local_index(request: pytest.FixtureRequest, tmp_pat
         )
         assert (result.ranked, result.exact) == (expected.ranked, True)
         for kind in ("<", "<=", ">", ">="):
-            for term in (f"n {kind} 9", f'lang {kind} "de"'):
+            for term in (f"n {kind} 9", f'lang {kind} "de"', f'lang {kind} "{"x" * 120}"'):
                 read = read_filter(term)
                 passing = ([candidate.id for _, candidate in one.iter_candidates(read)] for one in (local, index))
                 assert next(passing) == next(passing), term
+    new = Candidate("new", "w1 w2 w3", {"lang": "en"})
+    for path in (tmp_path / "local", tmp_path / "ix"):
+        with open_writer(path) as writer:
+            writer.remove([expected.ranked[0].id])
+            writer.add([new], 100 * vectors_of([new]))  # longer than all others
+    with open_index(tmp_path / "local") as local, open_index(tmp_path / "ix") as index:
+        expected, result = (Replies(Hashed(), one).answer(CONTEXTS[1], 40) for one in (local, index))
+        assert (result.ranked, result.exact, len(result.ranked)) == (expected.ranked, True, 31)
+    with RemoteIndex(tmp_path / "ix") as index:
+        longest, queries = float(np.linalg.norm(100 * vectors_of([new]))), np.zeros((2, index.width), np.float32)
+        assert longest < index.server.describe().norm <= 2 * longest
+        stored = index.vectors([candidate.id for candidate in (*pool, new)])
+        queries[:, :8] = stored["c7"], stored["c3"]
+        for query, found in zip(queries, index.server.nearest(queries, 3, "", kind=index.kind), strict=True):
+            products = {id_: float(vector @ query[:8]) for id_, vector in stored.items()}
+            best = sorted(products, key=lambda id_: -products[id_])[:3]
+            assert [key for key, _ in found] == [key_of(id_) for id_ in best]
+            assert [product for _, product in found] == pytest.approx([products[id_] for id_ in best], rel=1e-5)
+    address = read_address(tmp_path / "ix")
+    with contextlib.closing(QdrantClient(path=address.uri.partition("://")[2])) as client:
+        client.create_collection("others", vectors_config=models.VectorParams(size=8, distance=models.Distance.DOT))
+    assert [one.indexes for one in list_collections(address)] == [(address.collection,)]
 
 
 def test_a_token_is_for_the_server_that_the_user_named(monkeypatch: pytest.MonkeyPatch) -> None:

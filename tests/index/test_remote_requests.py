@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,12 @@ from polyrank.index.remote import (
 )
 from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.collections import StoredCollection
-from polyrank.index.remote.facts import MILVUS, Columns, condition, facts
+from polyrank.index.remote.facts import MILVUS, Columns, condition, fact_name, facts
 from polyrank.index.remote.milvus import MilvusCollection, build_settings, search_settings
+from polyrank.index.remote.postgresql import PostgresqlTable
+from polyrank.index.remote.qdrant import DIGITS, MAX_PARTS, QdrantCollection
 from polyrank.index.remote.rows import key_of, make_rows, read_row, request_batches
-from polyrank.index.remote.store import CollectionDescription, Row
+from polyrank.index.remote.store import TIMEOUT_S, CollectionDescription, Row
 from polyrank.index.remote.stores import read_kind
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
@@ -336,7 +339,7 @@ def test_a_connection_is_made_once_with_the_token_of_the_environment(
     assert (made["uri"], made["token"], made["dedicated"]) == (ADDRESS.uri, "me:secret", True)
     assert (made["db_name"], made["server_pem_path"]) == ("shop", "")
     assert made["grpc_options"] == {"grpc.use_local_subchannel_pool": 1}
-    assert 0 < made["timeout"] <= 5
+    assert 1 < made["timeout"] <= 5
     assert all(0 < settings["timeout"] <= 5 for settings in script.of("query"))
     server.close()
     server.close()
@@ -573,6 +576,9 @@ def test_each_refusal_is_an_error_of_its_kind(script: Script, code: int, kind: t
         MilvusCollection(ADDRESS).describe()
     assert str(error.value) == words
     assert len(script.asked) == 1
+    script.answers["describe_collection"] = refused(1, f"{'x' * 150}\n{'y' * 150}")
+    with pytest.raises(ResourceError, match=r"\(x{150} y{149}\); see the server's log$"):
+        MilvusCollection(ADDRESS).describe()
 
 
 def test_a_file_of_certificates_that_does_not_exist_is_named(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,6 +640,114 @@ def test_threads_share_a_connection(script: Script) -> None:
     for thread in threads:
         thread.join()
     assert len(script.made) == 1
+
+
+# --- PostgreSQL and Qdrant --------------------------------------------------------------------------------------------
+
+TABLE = Address("postgresql://h:5432", "replies", "shop")
+
+
+class Connections:
+    """Answers by the start of a statement, and a record of all statements and connections."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[tuple[Any, ...]]] = {}
+        self.asked: list[tuple[str, list[Any]]] = []
+        self.made: list[dict[str, Any]] = []
+
+    def open(self, **settings: Any) -> Any:
+        self.made.append(settings)
+        return SimpleNamespace(execute=self.execute, close=lambda: None)
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        self.asked.append((statement, list(values)))
+        rows = next((rows for start, rows in self.answers.items() if statement.startswith(start)), None)
+        return SimpleNamespace(description=rows is not None, fetchall=lambda: rows)
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
+    """Scripted psycopg connections."""
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed; install polyrank[postgresql]")
+    connections = Connections()
+    monkeypatch.setattr(psycopg, "connect", connections.open)
+    return connections
+
+
+def test_a_connection_to_a_database_is_of_its_user_and_limited_in_time(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYRANK_POSTGRESQL_TOKEN", "me:secret")
+    monkeypatch.setenv("POLYRANK_POSTGRESQL_URI", TABLE.uri)
+    connections.answers["select count"] = [(3,)]
+    table = PostgresqlTable(TABLE, timeout_s=2.5)
+    assert (table.count(), table.count()) == (3, 3)
+    (made,) = connections.made
+    found = [made[name] for name in ("host", "port", "dbname", "user", "password", "connect_timeout")]
+    assert found == ["h", "5432", "shop", "me", "secret", 3]  # whole seconds, of which 0 would be no limit
+
+
+def test_a_table_is_searched_described_and_changed_by_these_statements(connections: Connections) -> None:
+    table, vectors = PostgresqlTable(TABLE), np.ones((3, 2), np.float32)
+    connections.answers["select q.i"] = [(1, "a", 3), (1, "b", 2), (3, "b", 5)]
+    best, by_graph = [[("a", 3.0), ("b", 2.0)], [], [("b", 5.0)]], "vector <#> q.v"
+    for n, kind, passing, order in (
+        (200, "HNSW", "", by_graph), (201, "HNSW", "", "product desc"), (5, "FLAT", "", "product desc"),
+        (5, "HNSW", "(facts ? 'e')", "product desc"),
+    ):  # fmt: skip
+        assert table.nearest(vectors, n, passing, kind=kind) == best
+        statement, values = connections.asked[-1]
+        assert f'from "replies" where {passing or "true"} order by {order} limit {n})' in statement
+        assert values == [["[1.0, 1.0]"] * 3]
+    connections.answers["select relkind"] = [("r", 'polyrank FLAT {"a": 1}', 8)]
+    for norm, bound in ((None, 1.0), (3.9, 4.0), (4.0, 8.0), (4.1, 8.0)):  # above the norms of all vectors
+        connections.answers["select max(vector_norm"] = [(norm,)]
+        assert table.described("replies") == CollectionDescription("replies", '{"a": 1}', 8, bound)
+    assert table.kind() == "FLAT"
+    table.delete(["a", "b"])
+    table.drop_alias("name")
+    table.drop("other")
+    assert connections.asked[-3:] == [
+        ('delete from "replies" where key = any(%s)', [["a", "b"]]),
+        ('drop view "name"', []),
+        ('drop table "other"', []),
+    ]
+    name = fact_name("n", ["n"]) + "h"
+    digits = facts({"n": 3})[name]
+    expected = f"""((facts ? '{name}') and facts ->> '{name}' > '{digits}' collate "C")"""
+    assert table.condition(Columns(), read_filter("n > 3").tree) == expected
+
+
+def test_errors_of_a_database_are_of_their_kind(connections: Connections) -> None:
+    from psycopg import OperationalError, errors
+
+    for error, kind in (
+        (OperationalError("connection refused"), OfflineError),
+        (errors.ConnectionFailure("the connection is lost"), OfflineError),
+        (errors.AdminShutdown("terminating connection"), OfflineError),
+        (errors.DiskFull("no space left"), ResourceError),
+        (OperationalError('database "shop" does not exist'), ResourceError),
+        (errors.SyntaxError("at or near"), ResourceError),
+        (errors.UndefinedTable('"replies"'), ArtifactError),
+        (errors.InvalidPassword("wrong"), UsageError),
+        (OperationalError("fe_sendauth: no password supplied"), UsageError),
+        (OperationalError("password authentication failed"), UsageError),
+    ):
+        assert PostgresqlTable(TABLE)._fault(error) is kind, error
+
+
+def test_qdrant_orders_texts_of_limited_length() -> None:
+    pytest.importorskip("qdrant_client", reason="qdrant-client is not installed; install polyrank[qdrant]")
+    server = QdrantCollection(Address.of("qdrant+file:///nowhere/replies"))
+    assert server.condition(Columns(), read_filter(f'lang < "{"x" * 120}"').tree)
+    with pytest.raises(UsageError, match="Qdrant orders texts by up to 120 bytes; shorten the filter's text"):
+        server.condition(Columns(), read_filter(f'lang < "{"x" * 121}"').tree)
+
+
+def test_the_documentation_names_the_limits() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "remote.md").read_text("utf-8")
+    assert f"polyrank retries for {TIMEOUT_S:g} seconds, then fails" in page
+    assert f"Qdrant orders texts by up to {MAX_PARTS * DIGITS // 2} bytes." in page
 
 
 # --- an index on top --------------------------------------------------------------------------------------------------
@@ -958,6 +1072,8 @@ def test_an_index_replaces_another(script: Script, tmp_path: Path, held: dict[st
     assert script.asked[-3][1] == ("old",)
     with pytest.raises(UsageError, match="already exists"):
         write(tmp_path / "new", pool, vectors)
+    write(tmp_path / "new", pool, vectors, overwrite=True)  # and its folder
+    assert read_address(tmp_path / "new") == ADDRESS
 
 
 def test_the_names_of_an_index_are_dropped_before_its_collection(script: Script, folder: Path) -> None:

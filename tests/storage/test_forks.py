@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ import polyrank
 from forked.load import KINDS, forks
 from polyrank.devices import choice
 from polyrank.index import open_index, verify_index
+from polyrank.index.remote import Address
+from polyrank.index.remote.postgresql import PostgresqlTable
 from polyrank.storage.forks import new_lock, new_rlock
 from servers import serving
 
@@ -262,3 +266,23 @@ def test_all_locks_are_free_in_a_child_and_as_before_in_its_parent(monkeypatch: 
     other.start()
     other.join()
     assert taken == [True] * 3
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_leaves_the_connection_to_a_server_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed; install polyrank[postgresql]")
+
+    class Connection:
+        def execute(self, *_: Any) -> Any:
+            return SimpleNamespace(description=True, fetchall=lambda: [(3,)])
+
+    monkeypatch.setattr(psycopg, "connect", lambda **_: Connection())
+    table = PostgresqlTable(Address("postgresql://h:5432", "replies", "shop"))
+    assert table.count() == 3
+    del table._client.wait  # which refers to the connection, so that nothing else would keep it
+    first = weakref.ref(table._client)
+    if (pid := os.fork()) == 0:  # which opens its own and does not close that of its parent
+        gone, table_is_new = first() is None, table._client is None and table.count() == 3
+        os._exit(gone + 2 * (not table_is_new))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert table._client is first()

@@ -104,9 +104,9 @@ class Store(Closing, ABC):
     def _open(self, timeout_s: float) -> Any:
         """A new connection: the server's client."""
 
+    @abstractmethod
     def _request(self, client: Any, timeout_s: float, method: str, *arguments: Any, **settings: Any) -> Any:
         """Call a method of the client."""
-        return getattr(client, method)(*arguments, **settings)
 
     @abstractmethod
     def _fault(self, error: Any) -> type[PolyrankError]:
