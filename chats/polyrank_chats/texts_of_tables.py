@@ -13,11 +13,12 @@ from polyrank_chats.forms.tables import first_rows
 from polyrank_chats.forms.transcripts import is_transcript
 from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
+from polyrank_chats.patterns import pattern
 from polyrank_chats.texts import plain
 from polyrank_chats.values import objects_in, text_of
 from polyrank_chats.wording import listed
 
-TABLES = {".csv", ".tsv", ".tab"}
+TABLES, LISTED = {".csv", ".tsv", ".tab"}, pattern("list_mark")
 
 
 def read_texts(
@@ -76,6 +77,9 @@ def _rows(path: Path, options: Options) -> Rows:
                 raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")
             lines = file.text.removesuffix("\n").split("\n")
             is_chat = is_transcript(file.text) or begins(lines[0])
+            lines = (
+                [LISTED.sub("", line) for line in lines] if all(map(LISTED.match, filter(str.strip, lines))) else lines
+            )
             rows += [(number, {"text": line}) for number, line in enumerate(lines, 1)]
         if is_chat:
             raise UsageError(

@@ -1042,6 +1042,11 @@ def test_forms_of_replies(write: Write) -> None:
         assert names == ([None, None] if content is texts else [*named])
     found = import_chats(write("page.json", page))
     assert turns(found) == [[f"customer: {name}", f"agent: {text}"] for name, text in named.items()]
+    for mark in ("- ", "* ", "1. ", " 12) "):
+        column, rows = read_texts(write("x.txt", "\n\n".join(mark + text for text in texts)))
+        assert [row[column] for _, row in rows] == [texts[0], "", texts[1]]
+    column, rows = read_texts(write("x.txt", "- a\nb - c\n"))
+    assert [row[column] for _, row in rows] == ["- a", "b - c"]
     with pytest.raises(ChatsError, match="no column has a usual name among 'refund', 'reset'"):
         read_texts(write("x.csv", table(("refund", "reset"), ("It is paid.", "Click here."))))
     with pytest.raises(ChatsError, match="no column has a usual name among 'x', 'y'"):

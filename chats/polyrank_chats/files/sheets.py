@@ -171,8 +171,7 @@ def _chosen_rows(member: Member, sheets: Mapping[str, Records], options: Options
     if not filled:
         raise DataError(f"{member.path}: is empty; give a file with messages")
     headers = {name: _header(sheets[name])[1] for name in filled}
-    largest = max(filled, key=sizes.__getitem__)
-    chosen = options.sheet or [name for name in filled if headers[name] == headers[largest]]
+    chosen = options.sheet or [name for name in filled if headers[name] == headers[max(filled, key=sizes.__getitem__)]]
     if not options.sheet and len(filled) > 1:
         of = f"{' and '.join(map(repr, chosen))} of the sheets {', '.join(filled)}"
         options.report.note(f"{member.path.name}: read {of} (choose others with the option sheet)")
