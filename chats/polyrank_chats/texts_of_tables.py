@@ -18,7 +18,7 @@ from polyrank_chats.texts import plain
 from polyrank_chats.values import objects_in, text_of
 from polyrank_chats.wording import listed
 
-TABLES, LISTED = {".csv", ".tsv", ".tab"}, pattern("list_mark")
+TABLES, MARK = {".csv", ".tsv", ".tab"}, pattern("list_mark")
 
 
 def read_texts(
@@ -77,9 +77,7 @@ def _rows(path: Path, options: Options) -> Rows:
                 raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")
             lines = file.text.removesuffix("\n").split("\n")
             is_chat = is_transcript(file.text) or begins(lines[0])
-            lines = (
-                [LISTED.sub("", line) for line in lines] if all(map(LISTED.match, filter(str.strip, lines))) else lines
-            )
+            lines = [MARK.sub("", line) for line in lines] if all(map(MARK.match, filter(str.strip, lines))) else lines
             rows += [(number, {"text": line}) for number, line in enumerate(lines, 1)]
         if is_chat:
             raise UsageError(
