@@ -79,7 +79,7 @@ def frequent_replies(
         most = len(by_count[0]) if by_count else 0
         raise DataError(
             f"none of {len(groups):,} different replies occurs {min_count} times, the most frequent {most} times; lower"
-            " min_count"
+            " `min_count`"
         )
     if rare:
         n_said = sum(map(len, by_count))
