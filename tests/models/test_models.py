@@ -541,6 +541,25 @@ def test_every_dropout_of_a_network_is_the_requested_one(kind: str) -> None:
     assert shares == {0.3}
 
 
+def test_no_code_of_a_network_is_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    own = f"from transformers import DistilBertConfig, DistilBertModel\nopen({str(ran)!r}, 'w').close()\n"
+    (tmp_path / "own.py").write_text(own, "utf-8")
+    config = transformers.DistilBertConfig(vocab_size=9, dim=8, hidden_dim=8, n_layers=1, n_heads=1)
+    transformers.DistilBertModel(config).save_pretrained(tmp_path)
+    stated = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    network = {"AutoModel": "own.DistilBertModel"}
+    for auto in (network, {**network, "AutoConfig": "own.DistilBertConfig"}):
+        for more in ({}, {"model_type": "own"}, {"is_causal": False}):
+            (tmp_path / "config.json").write_text(json.dumps({**stated, "auto_map": auto, **more}), "utf-8")
+            if "is_causal" in more:  # then the network is transformers' own
+                load_backbone(tmp_path)
+            else:
+                with pytest.raises(ArtifactError, match="polyrank runs no code of models"):
+                    load_backbone(tmp_path)
+    assert not ran.exists()
+
+
 def test_the_seed_determines_only_codes_heads_and_new_words(tiny_backbone: Path) -> None:
     torch.manual_seed(11)
     before = torch.random.get_rng_state()
