@@ -155,7 +155,7 @@ def test_frequent_replies_are_counted_over_their_variants() -> None:
     ]
     assert [reply.text for reply in frequent_replies(examples(*said), min_count=1)][3:] == ["Once only"]
     assert frequent_replies(examples(*said), top=1) == found[:1]
-    with pytest.raises(DataError, match=r"none of 4 different replies occurs 4 times, the most frequent 3 times; lower `min_count`"):
+    with pytest.raises(DataError, match=r"none of 4 .* 4 times, the most frequent 3 times; lower `min_count`"):
         frequent_replies(examples(*said), min_count=4)
 
 
