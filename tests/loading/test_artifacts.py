@@ -45,7 +45,7 @@ from polyrank.loading.models import (
     resolved_name,
 )
 from polyrank.models import new_model
-from polyrank.models.artifacts import dtype_name, load_model, read_config, read_sizes, save_model
+from polyrank.models.artifacts import dtype_name, load_model, read_config, read_sizes, save_model, sizes_of
 from polyrank.models.published import read_published
 from polyrank.models.start import start_model
 from polyrank.records import Candidate, Context
@@ -523,7 +523,7 @@ def test_sizes_equal_those_of_the_library(poly: tuple[Any, Texts, Any], tmp_path
             assert list(part.dtypes) == sorted(part.dtypes)
 
 
-def test_kinds_of_numbers_of_a_part_are_in_order(tmp_path: Path) -> None:
+def test_parts_and_their_kinds_of_numbers_are_in_order(tmp_path: Path) -> None:
     kinds = [torch.float64, torch.bfloat16, torch.int32, torch.uint8, torch.float16, torch.bool]
     tensors = {f"net.{i}": torch.zeros(2, dtype=kind) for i, kind in enumerate(kinds)}
     weights = save_tensors(tensors)
@@ -531,6 +531,8 @@ def test_kinds_of_numbers_of_a_part_are_in_order(tmp_path: Path) -> None:
     digest = hashlib.sha256(weights).hexdigest()
     (tmp_path / MODEL.file).write_bytes(seal({"files": {"model.safetensors": digest}}, MODEL))
     assert read_sizes(tmp_path)[0].dtypes == ("bf16", "bool", "fp16", "fp64", "int32", "uint8")
+    groups = sizes_of({"b.x": torch.zeros(1), "a.y": torch.zeros(2), "b.z": torch.zeros(3, dtype=torch.int8)})
+    assert [(group.name, group.n_parameters, group.n_bytes) for group in groups] == [("a", 2, 8), ("b", 4, 7)]
 
 
 # names of models
