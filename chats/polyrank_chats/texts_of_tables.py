@@ -71,7 +71,7 @@ def _rows(path: Path, options: Options) -> Rows:
             is_chat = "" in names or len({*names}) < len(names) or holds_chats(file.rows)  # each reply has another name
             for number, row in rows_in(file.rows):
                 actions = {text_of(one.get("field")): one.get("value") for one in objects_in(row.get("actions"))}
-                rows.append((number, row | {name.removesuffix("_html"): value for name, value in actions.items()}))
+                rows.append((number, row | {key.removesuffix("_html"): value for key, value in actions.items() if key}))
         else:
             if MARKDOWN.search(file.text):
                 raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")

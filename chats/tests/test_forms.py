@@ -1040,8 +1040,9 @@ def test_forms_of_replies(write: Write) -> None:
         assert [row[column] for _, row in rows] == texts
         names = [row.get("name", row.get("question")) for _, row in rows]
         assert names == ([None, None] if content is texts else [*named])
-    found = import_chats(write("page.json", page))
-    assert turns(found) == [[f"customer: {name}", f"agent: {text}"] for name, text in named.items()]
+    for held in (page, [page], {"@graph": [{"@type": "Organization", "name": "Shop"}, page]}):
+        found = import_chats(write("page.json", held))
+        assert turns(found) == [[f"customer: {name}", f"agent: {text}"] for name, text in named.items()]
     for mark in ("- ", "* ", "1. ", " 12) "):
         column, rows = read_texts(write("x.txt", "\n\n".join(mark + text for text in texts)))
         assert [row[column] for _, row in rows] == [texts[0], "", texts[1]]

@@ -185,6 +185,7 @@ def test_every_name_of_a_part_is_known_in_every_part(tmp_path: Path, ending: str
         ("a.json", "{", "a.json:1: not JSON"),
         ("a.json", '{"val": []}', r'a.json:1: missing field "text"; add it to the row, which has val'),
         ("a.json", '[{"intents": [{"tag": "greet", "patterns": [" "]}]}]', "a.json:1: the text or the intent is empty"),
+        ("a.jsonl", '{"a": ' * 900 + "1" + "}" * 900, 'a.jsonl:1: missing field "text"'),
         ("a.json", "[" * 100_000, "a.json:1: the list is truncated or holds something other than objects"),
         ("a.json", '{"oos_train": [], "train": [["hi", "greet"], ["hi"]]}', "not the data set's data_full.json"),
         ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*download the file again"),

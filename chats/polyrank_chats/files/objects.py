@@ -24,7 +24,8 @@ def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) ->
     by_line = False
     try:
         value = json_decoder.decode(text)
-        numbered = [*enumerate(value if isinstance(value, list) else _asked(object_of(value)) or [value], 1)]
+        given = value if isinstance(value, list) else objects_in(object_of(value).get("@graph")) or [value]
+        numbered = [*enumerate((one for item in given for one in _asked(object_of(item)) or [item]), 1)]
     except (ValueError, RecursionError) as error:
         by_line = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
         if not by_line:

@@ -209,9 +209,8 @@ def current_branch(row: Row) -> Row:
 
 def parsed(row: Row, spoken_in: Collection[str]) -> Row:
     """A row with the lists and objects in its cells, written as JSON, by Python, or as lines with names."""
-    cells = {}
+    cells = dict(row)
     for key, value in row.items():
-        cells[key] = value
         if isinstance(value, str) and re.match(r"\s*[\[{]\s*[\[{\"']", value):
             for read in (json_decoder.decode, literal_eval):
                 with suppress(ValueError, SyntaxError, MemoryError, RecursionError):

@@ -114,22 +114,24 @@ def _plain(path: Path, out_of_scope: str) -> Utterances:
     return _some(path, utterances)
 
 
-def _utterances_in(row: Row) -> list[Row]:
+def _utterances_in(row: Row, depth: int = 0) -> list[Row]:
     """The utterances in a row: itself, those of its intent or of each intent, or those in the objects in it.
+
+    Objects are followed to a depth of 20, so that no file exceeds Python's stack.
 
     >>> _utterances_in({"intents": [{"tag": "greet", "patterns": ["hi"], "responses": ["Hello!"]}]})
     [{'text': 'hi', 'intent': 'greet'}]
     >>> _utterances_in({"greet": ["hi", "hello"], "leave": ["bye"]})[1:]
     [{'text': 'hello', 'intent': 'greet'}, {'text': 'bye', 'intent': 'leave'}]
     """
-    if any(isinstance(row.get(name), str) for name in TEXT_FIELDS):
+    if depth > 20 or any(isinstance(row.get(name), str) for name in TEXT_FIELDS):
         return [row]
     lists = {name: value for name, value in row.items() if isinstance(value, list) and {*map(type, value)} == {str}}
     intent = next((row[name] for name in (*INTENT_FIELDS, "tag", "name") if isinstance(row.get(name), str)), None)
     named = lists.items() if len(lists) == len(row) else [(intent, lists[name]) for name in LISTS if name in lists]
     inside = (one for value in row.values() for one in objects_in(value) or [object_of(value)] if one)
     found = [{"text": text, "intent": name} for name, texts in named if name for text in texts]
-    return found or [utterance for one in inside for utterance in _utterances_in(one)]
+    return found or [utterance for one in inside for utterance in _utterances_in(one, depth + 1)]
 
 
 def _utterance(text: str, intent: str, out_of_scope: str = OUT_OF_SCOPE) -> Utterance:
