@@ -49,7 +49,7 @@ def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) ->
     return rows
 
 
-def _asked(page: Row) -> list[Row]:
+def _asked(page: Row) -> list[Any]:
     """The questions and answers in an object whose names are questions, or in a FAQPage of schema.org.
 
     >>> _asked({"Where is it?": "Here."})
