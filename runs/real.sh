@@ -23,6 +23,7 @@ settings=()
 for one in $SETTINGS; do settings+=(--set "$one"); done
 for set in $SETS; do
   test=$DATA/$set/test.jsonl.gz
+  [[ $set == mutual ]] && test=$DATA/mutual/dev.jsonl.gz # its test answers are withheld
   training_data "$set"
   place=${NAME:+$NAME/}$set
   mkdir -p "runs/work/$place"
