@@ -73,8 +73,7 @@ class Redactor:
             spoken = spoken or language(text)
             text = _without(PHONE, "{phone}", lambda part, before, after: is_phone(part, before, after, spoken), text)
         text = self._names.sub("{name}", text)
-        if slots:
-            text = without_names(text, slots, self.ordinary)
+        text = without_names(text, slots or {}, self.ordinary)
         self.counts.update(SLOT.findall(text))
         self.counts.subtract(SLOT.findall(before))
         return text
@@ -108,8 +107,7 @@ def _without(pattern: re.Pattern[str], slot: str, is_kind: Callable[[str, str, s
 
 
 def _is_card(part: str, *_: str) -> bool:
-    digits = re.sub(r"\D", "", part)
-    return 13 <= len(digits) <= 19 and bool(luhn.is_valid(digits))
+    return 13 <= len(digits := re.sub(r"\D", "", part)) <= 19 and bool(luhn.is_valid(digits))
 
 
 def _is_ip(part: str, before: str, _after: str) -> bool:

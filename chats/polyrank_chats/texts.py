@@ -78,6 +78,5 @@ def plain(value: Any) -> str:
 
 def plain_part(part: Any) -> str:
     """As ``plain``, but keeps the blanks between parts."""
-    if isinstance(part, dict):
-        part = part.get("text", plain(part))
+    part = part.get("text", plain(part)) if isinstance(part, dict) else part
     return part if isinstance(part, str) else plain(part)

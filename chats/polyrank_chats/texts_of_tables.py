@@ -15,7 +15,7 @@ from polyrank_chats.messages import Rows
 from polyrank_chats.options import Options
 from polyrank_chats.patterns import pattern
 from polyrank_chats.texts import plain
-from polyrank_chats.values import objects_in, text_of
+from polyrank_chats.values import object_of, objects_in, text_of
 from polyrank_chats.wording import listed
 
 TABLES, MARK = {".csv", ".tsv", ".tab"}, pattern("list_mark")
@@ -49,7 +49,10 @@ def read_texts(
     """
     path = Path(path)
     options = Options(encoding=encoding, sheet=sheet or ())
-    rows = _rows(path, options)
+    try:
+        rows = _rows(path, options)
+    except RecursionError as error:
+        raise DataError(f"{path}: nested too deeply; give flatter JSON") from error
     column = _text_column(path, rows, column, options)
     for _, row in rows:
         if isinstance(given := row.get(column), str):
@@ -70,8 +73,11 @@ def _rows(path: Path, options: Options) -> Rows:
             names = [str(one.get("name", "")) for talk in talks_in(file.rows) if talk.owner for one, _ in talk.messages]
             is_chat = "" in names or len({*names}) < len(names) or holds_chats(file.rows)  # each reply has another name
             for number, row in rows_in(file.rows):
-                actions = {text_of(one.get("field")): one.get("value") for one in objects_in(row.get("actions"))}
-                rows.append((number, row | {key.removesuffix("_html"): value for key, value in actions.items() if key}))
+                cells = dict(row)
+                for action in objects_in(row.get("actions")):  # of Zendesk's macros, and with arguments, of Gorgias'
+                    given = object_of(action.get("arguments")) | {text_of(action.get("field")): action.get("value")}
+                    cells |= {key.removesuffix("_html"): value for key, value in given.items() if key}
+                rows.append((number, cells))
         else:
             if MARKDOWN.search(file.text):
                 raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")

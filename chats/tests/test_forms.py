@@ -1022,7 +1022,7 @@ def test_chats_are_not_replies(write: Write, name: str, content: Any) -> None:
 
 
 def test_forms_of_replies(write: Write) -> None:
-    """Pages of Front, Help Scout, Zendesk and schema.org, texts alone, and texts by their names."""
+    """Pages of Front, Help Scout, Zendesk, Gorgias and schema.org, texts alone, and texts by their names."""
     named = {"refund": "It is paid.", "reset": "Click here."}
     texts = [*named.values()]
     front = [
@@ -1035,7 +1035,12 @@ def test_forms_of_replies(write: Write) -> None:
     fields = ("comment_value", "comment_value_html")
     macros = [{"name": name, "actions": [{"field": "status", "value": "solved"}, {"field": field, "value": f"<p>{text}</p>"}]}
               for field, (name, text) in zip(fields, named.items(), strict=True)]  # fmt: skip
-    for content in ({"_results": front}, {"_embedded": {"replies": scout}}, {"macros": macros}, page, texts, named):
+    gorgias = [{"name": name, "created_datetime": iso(0), "actions": [
+                   {"name": "addTags", "type": "user", "arguments": {"tags": "paid"}},
+                   {"name": "setResponseText", "type": "user", "arguments": {"body_text": text, "body_html": f"<p>{text}</p>"}}]}
+               for name, text in named.items()]  # fmt: skip
+    pages = {"_results": front}, {"_embedded": {"replies": scout}}, {"macros": macros}, {"data": gorgias}
+    for content in (*pages, page, texts, named):
         column, rows = read_texts(write("x.json", content))
         assert [row[column] for _, row in rows] == texts
         names = [row.get("name", row.get("question")) for _, row in rows]
@@ -1052,6 +1057,8 @@ def test_forms_of_replies(write: Write) -> None:
         read_texts(write("x.csv", table(("refund", "reset"), ("It is paid.", "Click here."))))
     with pytest.raises(ChatsError, match="no column has a usual name among 'x', 'y'"):
         read_texts(write("x.json", {"x": "b", "y": 1}))
+    with pytest.raises(ChatsError, match=r"x\.json: nested too deeply; give flatter JSON"):
+        read_texts(write("x.json", '[{"text": ' + '{"a": ' * 600 + '"b"' + "}" * 601 + "]"))
 
 
 def test_replies_of_an_api(write: Write) -> None:

@@ -21,9 +21,8 @@ json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes 
 
 def json_rows(member: Member, text: str, on_bad: Callable[[DataError], None]) -> Rows:
     """Objects of a JSON file, or of each of its lines, with their numbers; a list in it is a conversation."""
-    by_line = False
     try:
-        value = json_decoder.decode(text)
+        value, by_line = json_decoder.decode(text), False
         given = value if isinstance(value, list) else objects_in(object_of(value).get("@graph")) or [value]
         numbered = [*enumerate((one for item in given for one in _asked(object_of(item)) or [item]), 1)]
     except (ValueError, RecursionError) as error:

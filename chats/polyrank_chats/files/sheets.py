@@ -158,8 +158,7 @@ def _text(value: Any) -> str:
     >>> [_text(value) for value in (3.0, 2.5, True, "a", "")]
     ['3', '2.5', 'true', 'a', '']
     """
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -243,9 +243,8 @@ def _role(row: Row, chosen: Columns) -> str | None:
     from_customer, from_agent = _flag(row, chosen.of("from_customer")), _flag(row, chosen.of("from_agent"))
     if _flag(row, chosen.of("from_bot")):
         return "bot"
-    if from_customer is not None:
-        return "customer" if from_customer else "agent"
-    if from_agent is not None:
-        return "agent" if from_agent else "customer"
+    is_agent = from_agent if from_customer is None else not from_customer
+    if is_agent is not None:
+        return "agent" if is_agent else "customer"
     role = _scalar(row, chosen.role)
     return role and (direction(role) or role)
