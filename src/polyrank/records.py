@@ -53,7 +53,7 @@ class Context:
         """
         if isinstance(value, Context):
             return value
-        context = cls(turns_of(value), tuple(background))
+        context = cls(turns_of(value), as_tuple(background, "background"))
         if not any(text.strip() for text in (*context.turns, *context.background)):
             raise UsageError("the context is empty; give it a turn with a visible character")
         return context

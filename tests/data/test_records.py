@@ -25,7 +25,7 @@ def test_messages_become_turns_of_those_who_speak() -> None:
         {"role": "agent", "content": "three"},
     ]
     assert turns_of(messages) == ("one\ntwo", "three")
-    assert Context.of(messages, "a fact").background == tuple("a fact")
+    assert Context.of(messages, "a fact").background == ("a fact",)
     with pytest.raises(TypeError, match=r"turns\[1\] = 'b' is not a message"):
         turns_of([{"role": "user", "content": "a"}, "b"])
     with pytest.raises(TypeError, match=r"turns\[1\] has content 5; give a text"):

@@ -631,6 +631,23 @@ def test_a_request_is_repeated_when_another_thread_has_closed_the_connection(scr
     assert (server.count(), len(script.made)) == (3, 2)
 
 
+def test_a_late_error_leaves_another_threads_new_connection_open(script: Script) -> None:
+    server = MilvusCollection(ADDRESS)
+    asked = iter((True, False, False))
+
+    def query(*_: Any, **__: Any) -> list[dict[str, int]]:
+        if next(asked):
+            for call in (server.close, server.count):  # the other thread failed first, and connected again
+                other = threading.Thread(target=call)
+                other.start()
+                other.join()
+            raise refused(1, "Cannot invoke RPC on closed channel!")
+        return [{"count(*)": 3}]
+
+    script.answers["query"] = query
+    assert (server.count(), len(script.of("query")), len(script.made)) == (3, 3, 2)
+
+
 def test_threads_share_a_connection(script: Script) -> None:
     script.answers["query"] = [{"count(*)": 4}]
     server = MilvusCollection(ADDRESS)

@@ -115,7 +115,10 @@ def test_a_downloaded_model_is_found_by_the_name_of_its_revision(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [("1", "and HF_HUB_OFFLINE is set"), ("", "and the Hub cannot be reached"), ("0", "and the Hub")],
+    [
+        *((value, "and HF_HUB_OFFLINE is set") for value in ("1", "on", "YES", "True")),
+        *((value, "and the Hub cannot be reached") for value in ("", "0", "no", "FALSE")),
+    ],
 )
 def test_a_missing_model_names_why_it_is_not_downloaded(
     value: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1223,6 +1223,17 @@ def test_calls_that_wait_for_the_disk_are_limited() -> None:
     assert asyncio.run(work(server)) == 5
 
 
+@pytest.mark.parametrize(
+    ("workers", "threads", "each"), [(1, None, None), (2, None, 3), (4, None, 1), (8, None, 1), (8, 5, 5), (1, 5, 5)]
+)
+def test_workers_share_the_cores_that_the_server_may_use(
+    workers: int, threads: int | None, each: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 3, 5, 8, 13})  # a container's, of a large machine
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert Setup.of({}, replace(BASIC, workers=workers, threads=threads)).threads == each
+
+
 def test_limits_of_the_settings_are_those_of_the_queue() -> None:
     limits = LimitSettings(queue=3, wait_s=7.0, timeout_s=9.0)
     pool = create_app({}, replace(BASIC, workers=4, limits=limits))[1].pool

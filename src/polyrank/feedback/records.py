@@ -3,10 +3,10 @@
 Plain frozen dataclasses; this module opens no files.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
 
 from polyrank.data.values import is_number
@@ -60,7 +60,7 @@ class Reply:
         _check_id("a reply's id", self.id)
         if self.text is not None:
             _check_texts("the text of a reply", [self.text])
-        if self.score is not None and not (is_number(self.score) and isfinite(self.score)):
+        if self.score is not None and not (is_number(self.score) and abs(self.score) <= sys.float_info.max):
             raise DataError(f"the score {self.score!r} of reply {self.id!r} is not a finite number; omit it")
 
 

@@ -81,7 +81,7 @@ def hub_folder(name: str) -> Path:
     except (LocalEntryNotFoundError, OSError, ValueError):
         pass
     absent = f"{name} is not a local folder and has not been downloaded"
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):  # as its library reads it
         raise OfflineError(f"{absent}, and HF_HUB_OFFLINE is set; {REMEDY}")
     try:
         connect_to_hub()

@@ -48,9 +48,8 @@ class Setup:
     @classmethod
     def of(cls, models: Mapping[str, str], settings: ServingSettings) -> "Setup":
         """Convert a server's settings."""
-        threads = settings.threads
-        if threads is None and settings.workers > 1:
-            threads = max(1, (os.cpu_count() or 1) // settings.workers)
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = settings.threads or (max(1, usable // settings.workers) if settings.workers > 1 else None)
         return cls(dict(models), settings.device, settings.backend, threads, settings.limits.filter_timeout_s)
 
 

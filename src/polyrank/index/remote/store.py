@@ -134,7 +134,8 @@ class Store(Closing, ABC):
                 check_time_left(PAUSE_S)
                 fault = OfflineError if self._client is not client else self._fault(error)  # another thread closed it
                 if fault is OfflineError:
-                    self.close()
+                    if self._client is client:
+                        self.close()
                     if time.monotonic() + PAUSE_S < deadline:
                         time.sleep(PAUSE_S)
                         continue
