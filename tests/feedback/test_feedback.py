@@ -389,7 +389,7 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: Reply("x" * 513), "a reply's id has 513 characters, the limit is 512"),
         (lambda: Reply(7), "a reply's id is 7; it needs"),  # type: ignore[arg-type]
         (lambda: Reply("a", float("nan")), "the score nan of reply 'a' is not a finite number"),
-        (lambda: Reply("a", 10**400), r"the score 10+ of reply 'a' is not a finite number"),
+        (lambda: Reply("a", 10**400), "of reply 'a' is not a finite number"),
         (lambda: Reply("a", True), "the score True of reply 'a' is not a finite number"),
         (lambda: Reply("a", text=" "), "the text of a reply is ' '; use a non-empty string"),
         (lambda: Reply("a", text="\ud800"), "contains a lone surrogate at 0"),
