@@ -391,7 +391,10 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
         (lambda: Reply("a", float("nan")), "the score nan of reply 'a' is not a finite number"),
         (lambda: Reply("a", 10**400), "of reply 'a' is not a finite number"),
         (lambda: Reply("a", True), "the score True of reply 'a' is not a finite number"),
-        (lambda: Reply("a", text=" "), "the text of a reply is ' '; use a non-empty string"),
+        *(
+            (lambda text=text: Reply("a", text=text), f"the text of a reply is {text!r}; use a non-empty string")
+            for text in (" ", "", 0, b"")
+        ),
         (lambda: Reply("a", text="\ud800"), "contains a lone surrogate at 0"),
         (lambda: shown("r", "hi", "aba"), "request 'r' shows reply 'a' twice"),
         (lambda: shown("r", "hi", "dabcbc"), "request 'r' shows reply 'b' twice"),

@@ -163,6 +163,22 @@ def test_a_candidate_is_read_once_within_the_memory_limit(tiny_backbone: Path) -
         assert ([*found.kept], found.kept.n_bytes) == ([], 0)
 
 
+@pytest.mark.parametrize(("most_kept", "most_offered"), [(2**20, 0), (0, 2**20)])
+def test_candidates_and_what_a_first_stage_reads_have_limits_of_their_own(
+    deep_backbone: Path, monkeypatch: pytest.MonkeyPatch, most_kept: int, most_offered: int
+) -> None:
+    monkeypatch.setattr("polyrank.scorers.late.MAX_KEPT", most_kept)
+    monkeypatch.setattr("polyrank.scorers.late.MAX_OFFERED", most_offered)
+    late = scorer(deep_backbone)
+    both = Summed(encoder(deep_backbone), late)
+    contexts, candidates = texts_read(late, "context"), texts_read(late, "candidate")
+    for _ in range(2):
+        both.score(CONTEXTS, LISTS)
+    n_texts = len({text for texts in LISTS for text in texts})
+    assert sum(contexts) == (0 if most_offered else 2 * len(CONTEXTS))
+    assert sum(candidates) == (n_texts if most_kept else 2 * n_texts)
+
+
 def test_some_rows_are_scored_with_few_pairs_at_a_time(tiny_backbone: Path) -> None:
     network, texts, _ = model(tiny_backbone)
     late = make_scorer(network.eval(), texts, device="cpu", precision="fp32")

@@ -172,9 +172,13 @@ def test_examples_from_memory_and_a_network_without_a_start(task: dict[str, Path
     text = text_of("with-file", {"valid": task["valid"]}, rows)
     assert "| train | in memory | 72 |  |" in text
     assert re.search(r"\| valid \| valid\.jsonl \| 12 \| `[0-9a-f]{64}` \|", text)
+    assert re.search(r"\n## Figures\n\nValidation: .*R@1 [01]\.\d{4}, loss .*\.\n", text)  # without a test part
     text = text_of("valid", {"train": task["train"]}, None, lists)
     assert re.search(r"\| train \| train\.jsonl \| 72 \| `[0-9a-f]{64}` \|", text)
     assert "| valid | in memory | 12 |  |" in text
+    text = text_of("test", {"train": task["train"], "test": task["valid"]})
+    assert "\n## Figures\n\nTest: 12 examples with 12 candidates each" in text
+    assert "Validation: " not in text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,12 @@ def check_stored_examples(path: Path, rows: list[Example]) -> None:
     assert list(StoredResponses(found)) == [each.response for each in wanted]
     with pytest.raises(IndexError):
         found[len(wanted)]
+
+
+def test_stored_texts_keep_their_white_space(tmp_path: Path) -> None:
+    texts = ["hi ", " hi", "hi\n", "\t", " ", "\u00a0hi\u2003", "h  i", ""]
+    rows = [Example((a, b), (b, a, "no "), (0,), f" {n} ", (a,)) for n, (a, b) in enumerate(permutations(texts, 2))]
+    check_stored_examples(tmp_path / "train.jsonl", rows)
 
 
 DIALOGUES: list[dict[str, Any]] = [
