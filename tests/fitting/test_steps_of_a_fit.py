@@ -211,15 +211,21 @@ def test_steps_are_repeated_for_other_data_replies_or_times(tmp_path: Path) -> N
         assert settings(part, longer=part) != first
 
 
-def test_parts_are_made_again_from_changed_data_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["pairs.jsonl", "export.csv"])
+def test_parts_are_made_again_from_changed_data_only(tmp_path: Path, source: str) -> None:
     """A resumed fit counts the time that they took."""
     made = list[tuple[int, float, float]]()
     for n in (30, 30, 31):
         rows = [{"id": f"p{i}", "context": [f"hi {i}"], "response": f"reply {i}"} for i in range(n)]
-        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        if source == "export.csv":  # of chats
+            turns = [f"p{i},{who} {i}" for i in range(n) for who in ("customer,hi", "agent,reply")]
+            lines = ["ticket,sender,message", *turns]
+        else:
+            lines = [json.dumps(row) for row in rows]
+        (tmp_path / source).write_text("\n".join([*lines, ""]), "utf-8")
         run, now = run_of(tmp_path / "fit")
         run.notify = lambda _, now=now: now.__setitem__(0, now[0] + 60.0)  # type: ignore[misc]  # each message, a minute
-        run.read(tmp_path / "pairs.jsonl", None)
+        run.read(tmp_path / source, None)
         files = part_files(tmp_path / "fit" / "data").values()
         n_rows = sum(len(file.read_text("utf-8").splitlines()) for file in files)
         made.append((n_rows, run.budget.used, now[0]))

@@ -60,7 +60,7 @@ from polyrank.serving.context import MAX_BLOCKING, MAX_SEARCHING, Server
 from polyrank.serving.errors import HttpError, http_error
 from polyrank.serving.guard import Guard, _address, refuse
 from polyrank.serving.jobs import Job, OverloadedError, WaitingThreads
-from polyrank.serving.keys import Keys
+from polyrank.serving.keys import Keys, file_stamp
 from polyrank.serving.pool import Pool, RefusedError, StartupError, Worker, WorkerDiedError
 from polyrank.serving.protocol import PatientProtocol
 from polyrank.serving.routes.feedback import figures
@@ -1302,6 +1302,40 @@ def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
     assert keys.admit(b"Bearer other-key-of-mine")
 
 
+def test_every_change_of_a_file_of_keys_is_noticed(tmp_path: Path) -> None:
+    path, other = tmp_path / "keys", tmp_path / "other"
+    path.write_text("k" * 16)
+    os.utime(path, ns=(1, 2**60))
+
+    def replace_in_place() -> None:
+        path.write_text("n" * 16)
+        os.utime(path, ns=(1, 2**60 + 1))
+
+    def keep_the_time() -> None:
+        """As programs that copy files with their times do; the system's clock of files has steps of milliseconds."""
+        before, end = path.stat().st_ctime_ns, time.monotonic() + 30
+        while path.stat().st_ctime_ns == before:
+            assert time.monotonic() < end
+            path.write_text("o" * 16)
+            os.utime(path, ns=(1, 2**60 + 1))
+
+    def append() -> None:
+        with path.open("a") as file:
+            file.write("p")
+
+    def rename() -> None:
+        other.write_text("q" * 17)
+        other.rename(path)
+
+    seen = [file_stamp(str(path))]
+    for change in (replace_in_place, keep_the_time, append, rename, path.unlink):
+        assert file_stamp(str(path)) == seen[-1]
+        change()
+        seen.append(file_stamp(str(path)))
+    assert len({*seen}) == len(seen)
+    assert seen[-1] == ()
+
+
 def test_each_key_of_a_file_has_its_own_name_right_and_filter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secrets = [f"{letter * 15}{n}" for n, letter in enumerate("kmnopq")]
     lines = [
@@ -1544,9 +1578,12 @@ def test_one_signal_drains_a_second_ends_at_once_and_another_reads_the_keys(
     assert [key is not None for key in known] == [False, True]
 
 
-def test_a_file_of_keys_is_read_again_when_it_changes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("texts", [[f"a-key-of-the-day-{'x' * n}" for n in range(3)], ["x" * 16, "y" * 16, "z" * 16]])
+def test_a_file_of_keys_is_read_again_when_it_changes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str]
+) -> None:
     monkeypatch.setattr("polyrank.serving.app.KEYS_S", 0.0)
-    file, texts = tmp_path / "keys", [f"a-key-of-the-day-{'x' * day}" for day in range(3)]
+    file = tmp_path / "keys"
     file.write_text(texts[0])
     _, server = create_app({"m": "path"}, replace(BASIC, api_key_file=str(file)))
 
@@ -1556,8 +1593,9 @@ def test_a_file_of_keys_is_read_again_when_it_changes_no_more(tmp_path: Path, mo
     async def watched() -> None:
         watching = asyncio.create_task(_watch_keys(server))
         await asyncio.sleep(0)
-        for text in texts[1:]:  # as an editor that writes it in parts
+        for n, text in enumerate(texts[1:]):  # as an editor that writes it in parts
             file.write_text(text)
+            os.utime(file, ns=(n, n))  # the system's clock of files has steps of milliseconds
             await asyncio.sleep(0)
             assert known() == [True, False, False]
         await asyncio.sleep(0)
