@@ -20,6 +20,7 @@ from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.replies import Replies
 from polyrank.cli.commands import app
 from polyrank.config.train import NetworkTraining
+from polyrank.devices.choice import choose_device
 from polyrank.devices.pipeline import AHEAD
 from polyrank.errors import ArtifactError, DataError
 from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
@@ -40,6 +41,7 @@ from shared_fixtures import WORDS
 from simulated import DEVICE, MAC, SimulatedDevice
 from test_index import Hashed
 from test_ranks import KINDS, curve, recipe
+from test_rerank import recipe as rerank_recipe
 from test_search import ListedInTurn
 from varlen_kernels import varlen_kernels
 
@@ -306,6 +308,28 @@ def test_each_model_process_of_a_server_opens_models_on_its_gpu(
 # per step: loss and norm are read together; torch groups gradients by their real device, which counts as a wait;
 # of a late Cross-encoder, what the frozen layers compute of each side is kept in host memory
 WAITS = {"mutual": 4, "distilled": 3, "bi, chunks": 5, "late": 3}
+
+
+@pytest.mark.parametrize(("kind", "other"), [("rerank", "first_stage"), ("distill", "teacher")])
+def test_a_training_and_its_test_are_on_the_cpu_if_the_caller_says_so(
+    kind: str,
+    other: str,
+    task: dict[str, Path],
+    tiny_backbone: Path,
+    tiny_encoders: dict[str, Path],
+    tmp_path: Path,
+    device: SimulatedDevice,
+) -> None:
+    """So are the other models that they load, although there is a GPU, which "auto" chooses."""
+    assert choose_device("auto").type == "cuda"
+    first = str(tiny_encoders["bi"])
+    changes = {"precision": "fp32", "max_steps": 1, "method": {"kind": kind, other: first}}
+    plan = rerank_recipe({**task, "test": task["valid"]}, tiny_backbone, first, tmp_path / "run", **changes)
+    if kind != "rerank":
+        del plan["train"]["method"]["first_stage"]
+    (result,) = train(plan, device="cpu")
+    assert result.test["metrics"]
+    assert device.copies == 0
 
 
 @pytest.mark.deep
