@@ -3,11 +3,12 @@
 import io
 import json
 import math
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import polyrank
@@ -41,6 +43,7 @@ from polyrank.cli.explaining import _bar, _draw, _draw_vectors, _painted, _stron
 from polyrank.cli.ranking import _context, _table
 from polyrank.cli.serving import read_options
 from polyrank.config.recipe import DataConfig
+from polyrank.config.serving import ServingSettings
 from polyrank.data import read_pool
 from polyrank.data.forms import FORMS
 from polyrank.errors import DataError, LockedError, UsageError
@@ -642,6 +645,36 @@ def test_settings_of_zero_are_settings() -> None:
     assert settings.host == "127.0.0.1"
 
 
+def test_every_option_of_the_server_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that the config file has."""
+    given = {
+        "host": "localhost", "port": 8601, "api_key_file": "keys.txt", "device": "cpu", "threads": 3,
+        "feedback": "f.db", "keep_text": True, "hook": "chatwoot",
+    }  # fmt: skip
+    serve = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    assert [option.name for option in serve.params if option.name not in ("paths", "config")] == [*given]
+    options = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in given.items()]
+    (desk := tmp_path / "desk.toml").write_text(
+        '[hook]\nurl = "https://desk.example"\nsecret_file = "s"\ntoken_file = "t"\n', "utf-8"
+    )
+    (whole := tmp_path / "whole.toml").write_text(
+        'host = "127.0.0.2"\nport = 1\napi_key_file = "x"\ndevice = "auto"\nthreads = 7\nprefix = "/a"\n'
+        '[models]\none = "bm25"\n[feedback]\nfile = "x"\nkeep_text = false\n'
+        '[hook]\nkind = "zendesk"\nurl = "https://desk.example"\nsecret_file = "s"\ntoken_file = "t"\n',
+        "utf-8",
+    )
+    started: list[tuple[dict[str, str], ServingSettings]] = []
+    monkeypatch.setattr("polyrank.serving.log.log_to_stderr", lambda: None)  # it changes this process's loggers
+    monkeypatch.setattr("polyrank.serving.run.serve", lambda models, settings, **_: started.append((models, settings)))
+    run("serve", "two=bm25", "--config", desk, *options)
+    run("serve", "--config", whole, *options)
+    for models, settings in started:
+        feedback, hook = settings.feedback, settings.hook
+        shown = asdict(settings) | {"feedback": feedback.file, "keep_text": feedback.keep_text, "hook": hook.kind}
+        assert {name: shown[name] for name in given} == given, models
+    assert [(*models, settings.prefix) for models, settings in started] == [("two", ""), ("one", "/a")]
+
+
 @pytest.mark.deep
 def test_a_part_may_be_empty_and_times_are_in_utc(tmp_path: Path) -> None:
     data = written(tmp_path / "chats.jsonl", talks(28, "customer", "agent", "23:30:00-02:00"))
@@ -883,7 +916,10 @@ def test_a_pretraining_shows_both_objectives(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_each_run_has_its_bar_with_its_own_figures(terminal: Callable[[bool], None]) -> None:
+def test_each_run_has_its_bar_with_its_own_figures(
+    terminal: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They stay at the end."""
     terminal(True)
     display = training.TrainingDisplay()
     record = {"n_steps": 80, "n_examples": 100, "seconds": 2.0}
@@ -898,6 +934,12 @@ def test_each_run_has_its_bar_with_its_own_figures(terminal: Callable[[bool], No
         ("seed 2", 20, 90, "loss 1.500; 50 examples/s"),
         ("words", 5, 7, "loss not finite; 1,500 tokens/s"),
     ]
+    with display:
+        pass
+    shown = re.sub(r"\x1b\[[\d;?]*[A-JL-Za-z]", "", capsys.readouterr().err)  # without colours and movements
+    left = shown.rpartition("\x1b[2K")[2].splitlines()  # after a line was erased
+    assert [line.split()[0] for line in left if line.split()] == ["seed", "seed", "words"]
+    assert [bars[n][3] in " ".join(line.split()) for n, line in enumerate(left[:3])] == [True] * 3
 
 
 def result(seed: int, network: str, r1: float) -> RunResult:

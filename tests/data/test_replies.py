@@ -328,6 +328,17 @@ def test_majorities_and_customers_are_counted_over_all_conversations() -> None:
     assert [reply.metadata.get("gaps") for reply in frequent_replies(known)] == [None]  # facts are known too
     phone = [one for n in range(4) for one in asked(n, "ok", "Call 0800 123 456.")]
     assert texts_of(frequent_replies(phone)) == ["Call 0800 123 456."]
+    for firm, own, kind in (("0800 123 456", "030 55512{}", "phone"), ("help@shop.com", "c{}@mail.org", "email")):
+        for question in ("Mine is {}", "ok"):  # the firm's value is not a gap, and the customer's only if it is unsaid
+            values = list(map(own.format, range(4)))
+            both = [
+                one
+                for n, value in enumerate(values)
+                for one in asked(n, question.format(value), f"Ask {firm} and we will use {value}.")
+            ]
+            (reply,) = frequent_replies(both)
+            assert reply.text == f"Ask {firm} and we will use {{{kind}}}."
+            assert reply.metadata.get("gaps") == ([kind] if question == "ok" else None)
     said = [*phone, *asked(7, "I am on 0800 123 456", "It is here")]  # by a customer, so it is not the firm's
     assert texts_of(frequent_replies(said)) == ["Call {phone}."]
     several = [one for n in range(2) for one in asked(n, "ok", "Call 0800 123 456.")]  # a private number so far

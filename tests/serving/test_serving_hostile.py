@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 import polyrank
 from polyrank.config.serving import FeedbackSettings, LimitSettings
@@ -273,12 +273,17 @@ def test_requests_of_disconnected_clients_are_cancelled() -> None:
     assert ended == ["GET"]
 
 
-@given(st.lists(st.floats(-1e6, 1e6).map(lambda score: round(score, 3)), min_size=2, unique=True))
-def test_shares_keep_the_order_of_scores(scores: list[float]) -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("threshold", [0.0, -2.5, 1e5])
+@given(scores=st.lists(st.floats(-1e6, 1e6).map(lambda score: round(score, 3)), min_size=2, unique=True))
+@example(scores=[999_999.0, 1e6])
+def test_shares_keep_the_order_of_scores(scores: list[float], threshold: float, dtype: type[np.floating]) -> None:
     """Where a sigmoid is 1.0 for all scores above 37."""
-    shares = uncalibrated(np.array(sorted(scores))).tolist()
+    values = np.unique(np.array(scores, dtype))  # the smallest first
+    shares = uncalibrated(values, threshold).tolist()
     assert shares == sorted(set(shares))
-    assert 0 < shares[0] < shares[-1] < 1
+    assert 0 < shares[0] <= shares[-1] < 1
+    assert [share >= 0.5 for share in shares] == (values >= threshold).tolist()
 
 
 def shown(number: int, characters: int = 10) -> Shown:

@@ -5,7 +5,10 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +75,29 @@ def test_a_folder_is_synced_with_its_files_before_its_rename(tmp_path: Path, cal
     within = ["", "/a", "/inner", "/inner/b", "/inner/most", "/inner/most/c"]
     assert sorted(path for _, path in calls[:put]) == [f"{folder}{name}" for name in within]
     assert calls[put + 1 :] == [("sync", str(tmp_path))]
+
+
+def test_a_folder_has_its_name_at_every_moment_of_its_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may open it at any time, so no change of names takes it away, even for an instant."""
+    place, held = tmp_path / "place", list[str]()
+
+    def watched(change: Callable[..., object]) -> Callable[..., None]:
+        def changed(*names: Any, **options: Any) -> None:
+            change(*names, **options)
+            held.append((place / "known").read_text() if (place / "known").exists() else "nothing")
+
+        return changed
+
+    for turn in (1, 2, 3):
+        if turn == 2:  # a new folder takes its name by a rename
+            for name in ("fsync", "rename", "replace", "rmdir", "unlink"):
+                monkeypatch.setattr(os, name, watched(getattr(os, name)))
+        with new_folder(place, replace=turn > 1) as folder:
+            (folder / "known").write_text(f"{turn}")
+    texts = [text for text, _ in groupby(held)]  # at first the old one, then the new one
+    assert texts == ["1", "2", "3"]
 
 
 def test_the_names_of_new_folders_and_of_the_one_above_are_synced(tmp_path: Path, calls: list[tuple[str, str]]) -> None:

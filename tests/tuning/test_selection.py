@@ -1,5 +1,7 @@
 """The choice of terms by held-out likelihood: no dialogue has a part in its own figures, and noise is not chosen."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -119,6 +121,19 @@ def test_each_term_keeps_its_prior_in_any_order_of_the_terms() -> None:
     weights = [Selection(features, right, np.arange(60), terms).weights(order) for order in ([0, 1], [1, 0])]
     assert weights[0] == weights[1]
     assert 0 <= weights[0][0][0] < 0.2 < -weights[0][1][0]
+
+
+def test_the_figures_of_a_choice_are_the_same_whatever_was_measured_before() -> None:
+    features, right = drawn(8, 12, [1.0, -0.5, 0.3, 0.8])
+    choices = [chosen for n in range(1, 5) for chosen in combinations(range(4), n)]
+    asked = Selection(features, right, np.arange(12) % 4, blocks(4))
+    before = {chosen: asked.held_out(chosen[::-1]) for chosen in choices}
+    for chosen in choices:
+        alone = Selection(features, right, np.arange(12) % 4, blocks(4)).held_out(chosen)
+        for name in ("log_likelihood", "reciprocal_rank", "hit"):
+            for found in (before[chosen], asked.held_out(chosen)):
+                np.testing.assert_array_equal(getattr(found, name), getattr(alone, name))
+    assert len({found.log_likelihood.tobytes() for found in before.values()}) == len(choices)
 
 
 def test_one_dialogue_is_fitted_on_itself() -> None:

@@ -581,10 +581,20 @@ def test_lists_that_choose_nothing_are_refused(lists: list[Example]) -> None:
         polyrank.tune([BI], lists)
 
 
-def test_a_score_that_is_not_finite_names_its_term() -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("n_sound", [0, 45])
+def test_a_score_that_is_not_finite_names_its_term(value: float, n_sound: int) -> None:
+    """In the first batch of lists or a later one; of all candidates or one."""
+
     class Broken:
+        n = 0  # lists so far
+
         def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[list[float]]:
-            return [[math.nan] * len(texts) for texts in candidates]
+            rows = [[0.5 * len(text) for text in texts] for texts in candidates]
+            for row in rows[max(n_sound - self.n, 0) :]:
+                row[-1] = value
+            self.n += len(rows)
+            return rows
 
     with pytest.raises(DataError, match="Broken gives a score that is not finite"):
         polyrank.tune([BI, Broken()], EXAMPLE_LISTS)
