@@ -351,6 +351,26 @@ def test_a_cross_encoder_scores_like_its_library(architecture: str, form: str, n
     assert [int(reply.id) for reply in ranked] == [row["corpus_id"] for row in wanted]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "n_types"), [("Roberta", 1), ("Roberta", 2), ("DebertaV2", 0), ("DebertaV2", 1), ("DebertaV2", 2)]
+)
+def test_a_network_gets_only_the_types_of_tokens_that_it_has(
+    architecture: str, n_types: int, network: Any, tokenizers: dict[str, Path]
+) -> None:
+    """Some RoBERTas, such as KLUE's, have BERT's tokenizer: it gives candidates the type 1, which the network lacks."""
+    folder = network(architecture, "ForSequenceClassification", num_labels=1, type_vocab_size=n_types)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    for file in tokenizers["wordpiece"].iterdir():
+        shutil.copy(file, folder)
+    found: Any = load(folder, device="cpu")
+    assert {*found.texts.pair_ids(Context(("light",)), "down")[1]} == {0, 1}
+    if n_types < 2:  # as the library does if its tokenizer leaves them out
+        edited(folder, "tokenizer_config.json", lambda v: v | {"model_input_names": ["input_ids", "attention_mask"]})
+    wanted = CrossEncoder(str(folder), device="cpu").predict([(QUERIES[0], text) for text in DOCUMENTS])
+    np.testing.assert_allclose(found.score(QUERIES[:1], [DOCUMENTS])[0], wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("where", ["sentence_transformers", "sbert_ce_default_activation_function"])
 def test_the_activation_comes_from_config_json(where: str, network: Any) -> None:
     name = "torch.nn.modules.linear.Identity"

@@ -313,8 +313,9 @@ def check_padding(network: nn.Module, tokens: Tokens, texts: Texts, where: Path)
     if isinstance(backbone, StaticNetwork) or (isinstance(backbone, BertModel) and not texts.pads_left):
         return
     config: Any = backbone.config
-    takes = int(getattr(config, "type_vocab_size", 0) or 0) > 1
-    typed = takes or (texts.has_types and "token_type_ids" in inspect.signature(backbone.forward).parameters)
+    n_types, inputs = int(getattr(config, "type_vocab_size", 0) or 0), inspect.signature(backbone.forward).parameters
+    # a network with a single type has no other, whatever its tokenizer gives
+    takes, typed = n_types > 1, n_types > 1 or (n_types == 0 and texts.has_types and "token_type_ids" in inputs)
 
     @torch.inference_mode()
     def outputs(before: int, after: int, *, typed: bool) -> Tensor:
