@@ -293,6 +293,22 @@ def test_scoring_does_not_change_a_model_in_training(tiny_backbone: Path, kind: 
     assert torch.is_grad_enabled()
 
 
+def test_a_text_in_bf16_has_the_same_padding_in_every_batch(tiny_backbone: Path) -> None:
+    """Rounding makes differences of a percent from those that padding makes in the last bits."""
+    model, texts = of_kind(tiny_backbone, "bi")[:2]
+    scorer = make_scorer(model, texts, device="cpu", precision="bf16")
+
+    def widths(*lengths: int) -> dict[int, int]:
+        """The padded length of rows of these lengths in batches."""
+        computed = scorer.batches(lambda tokens: tokens.ids, [[5] * n for n in lengths])
+        return {lengths[place]: ids.shape[1] for places, ids in computed for place in places}
+
+    lengths = range(1, texts.max_positions + 1)
+    alone = {n: widths(n)[n] for n in lengths}
+    assert widths(*lengths) == widths(*lengths[::3], *lengths[1::3], *lengths[2::3]) == alone
+    assert all(n <= width <= min(n + 7, texts.max_positions) for n, width in alone.items())
+
+
 @pytest.mark.parametrize("kind", ["bi", "cross", "convert"])
 def test_a_precision_applies_only_to_large_products(tiny_backbone: Path, kind: str) -> None:
     """In bf16 scores are fp32 numbers, close to those in fp32 but not equal."""
