@@ -11,6 +11,7 @@ import re
 import sys
 from pathlib import Path
 
+from report.base import base_size
 from report.best import best
 from report.convert import ablations, convert
 from report.crashes import crashes, faults, kills
@@ -38,6 +39,7 @@ ROOT = Path(__file__).parents[1]
 SECTIONS = (
     response_selection,
     a_sixth,
+    base_size,
     frozen_codes,
     two_encoders,
     general,

@@ -94,8 +94,6 @@ def a_sixth() -> str:
     matched = library["sentence-transformers-matched"]["against"]
     cross = read("short/star/sentence-transformers-cross-default")["against"]
     on_convai2 = read("short/convai2-valid/cross")["against"]
-    *_, ranker = read("base-short/convai2-valid/ranker")
-    *_, whole = read("base/convai2-valid/ranker")
     return section(
         "A sixth of the pairs",
         f"""Which model is best with a sixth of the pairs of [response selection](#response-selection)? No number of
@@ -123,19 +121,6 @@ def a_sixth() -> str:
         _responses("short/"),
         """A likely reason for the Cross-encoder's result is that MiniLM was trained to compare means of outputs, and a
         Cross-encoder must learn to compare from scratch.""",
-        f"""A model of BERT-base's size, all-mpnet-base-v2, in MiniLM's place on convai2-valid, with learning rate
-        5e-5: untuned {share(read("base/convai2-valid/untuned"))} (MiniLM {share(read("convai2-valid/untuned"))}), a
-        Bi-encoder {share(read("base-short/convai2-valid/bi"))} (MiniLM {share(read("short/convai2-valid/bi"))}), a
-        Poly-encoder of 64 codes {share(read("base-short/convai2-valid/poly-64"))}, a difference of
-        {gain(read("base-short/convai2-valid/poly-64")["against"])}; one seed. So also at this size codes make no
-        measurable difference after this few pairs. With what `polyrank tune` adds (words, hubs, both shipped encoders
-        and `shipped:late`) the Bi-encoder has {share(ranker)}, {gain(ranker["against"])}. Command: `NAME=base-short
-        BUDGET=1920 DROPOUT=0.1 MODELS="untuned bi poly-64" SETS=convai2-valid TUNE=convai2-valid bash
-        runs/base.sh`.""",
-        f"""After one pass over all pairs (86 steps of 64) the Bi-encoder of this size has
-        {share(read("base/convai2-valid/bi"))} (MiniLM, without dropout, {share(read("convai2-valid/bi"))}), and with
-        what `polyrank tune` adds {share(whole)}, {gain(whole["against"])}; one seed. Command: `NAME=base DROPOUT=0.1
-        MODELS=bi SETS=convai2-valid TUNE=convai2-valid bash runs/base.sh`.""",
     )
 
 

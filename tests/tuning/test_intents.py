@@ -436,7 +436,7 @@ def test_a_threshold_has_the_best_mean_of_both_kinds() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 0.9])
 def test_no_threshold_is_better_than_the_chosen_one(wrong: float) -> None:
-    """A share of the answers in scope with scores below the median are wrong; it is no loss to reject them."""
+    """A share of the answers in scope with scores below the median are wrong; rejecting them costs nothing."""
     generator = np.random.Generator(np.random.PCG64(4))
     for _ in range(5):
         scores = generator.normal(size=(60, 4)).astype(np.float32)
