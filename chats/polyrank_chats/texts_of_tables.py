@@ -70,14 +70,14 @@ def _rows(path: Path, options: Options) -> Rows:
         if file.text is None or Path(file.path.name.removesuffix(".gz")).suffix.lower() in TABLES:
             if has_next_page(file.rows):
                 options.report.note("is a page of several; the replies of the others are missing")
-            names = [str(one.get("name", "")) for talk in talks_in(file.rows) if talk.owner for one, _ in talk.messages]
+            talks = [talk for talk in talks_in(file.rows) if talk.owner and "actions" not in talk.owner]  # of a macro
+            names = [str(one.get("name", "")) for talk in talks for one, _ in talk.messages]
             is_chat = "" in names or len({*names}) < len(names) or holds_chats(file.rows)  # each reply has another name
             for number, row in rows_in(file.rows):
-                cells = dict(row)
                 for action in objects_in(row.get("actions")):  # of Zendesk's macros, and with arguments, of Gorgias'
                     given = object_of(action.get("arguments")) | {text_of(action.get("field")): action.get("value")}
-                    cells |= {key.removesuffix("_html"): value for key, value in given.items() if key}
-                rows.append((number, cells))
+                    row = row | {key.removesuffix("_html"): value for key, value in given.items() if key}
+                rows.append((number, row))
         else:
             if MARKDOWN.search(file.text):
                 raise DataError(f"{path}: is Markdown; write a text file with one reply per line, or CSV")

@@ -1061,6 +1061,16 @@ def test_forms_of_replies(write: Write) -> None:
         read_texts(write("x.json", '[{"text": ' + '{"a": ' * 600 + '"b"' + "}" * 601 + "]"))
 
 
+def test_comments_among_the_actions_of_a_board_are_messages(write: Write) -> None:
+    said_by = (("Ann", Q1), ("Ben", A1), ("Ann", Q2))
+    actions = [{"id": f"a{n}", "date": iso(n), "data": {"text": text}, "memberCreator": {"fullName": name}}
+               for n, (name, text) in enumerate(said_by)]  # fmt: skip
+    cards = [{"id": f"c{n}", "name": f"Order {n}", "desc": ""} for n in range(5)]  # more than comments
+    path = write("board.json", {"id": "b", "actions": actions, "cards": cards})
+    chats = import_chats(path, sender="memberCreator.fullName")
+    assert turns(chats) == [[f"{name}: {text}" for name, text in said_by]]
+
+
 def test_replies_of_an_api(write: Write) -> None:
     replies = [{"id": n, "title": f"t {n}", "content": f"<p>Reply {n}</p>"} for n in range(3)]
     notes: list[str] = []

@@ -327,7 +327,8 @@ def _without_data(text: str, people: Mapping[str, str]) -> str:
     'Dear , sure thing'
     """
     made = slots.SLOT.sub(" ", template(text, people))
-    names = {at for name in slots.people_in(made) for at in range(name.start, name.end)}  # several patterns find one
+    # a name may match several patterns
+    names = {at for name in slots.people_in(made) for at in range(name.start, name.end)}
     return "".join(letter for at, letter in enumerate(made) if at not in names)
 
 
