@@ -1065,7 +1065,7 @@ def test_comments_among_the_actions_of_a_board_are_messages(write: Write) -> Non
     said_by = (("Ann", Q1), ("Ben", A1), ("Ann", Q2))
     actions = [{"id": f"a{n}", "date": iso(n), "data": {"text": text}, "memberCreator": {"fullName": name}}
                for n, (name, text) in enumerate(said_by)]  # fmt: skip
-    cards = [{"id": f"c{n}", "text": f"Order {n}"} for n in range(5)]  # nobody says these
+    cards = [{"id": f"c{n}", "text": f"Order {n}"} for n in range(5)]  # nobody wrote these
     path = write("board.json", {"id": "b", "actions": actions, "cards": cards})
     chats = import_chats(path, sender="memberCreator.fullName")
     assert turns(chats) == [[f"{name}: {text}" for name, text in said_by]]

@@ -1,4 +1,4 @@
-"""Generated pages are current, links lead somewhere, and the pages keep to their limits."""
+"""Style, generated pages that are current, links that lead somewhere, and limits of the pages."""
 
 import ast
 import re
@@ -29,6 +29,12 @@ def test_results_are_current() -> None:
     command = [sys.executable, str(ROOT / "runs/tables.py"), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, f"run python runs/tables.py: {checked.stdout}{checked.stderr}"
+
+
+@pytest.mark.parametrize("check", ["runs/words.py", "-m ruff check .", "-m ruff format --check ."])
+def test_style(check: str) -> None:
+    checked = subprocess.run([sys.executable, *check.split()], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), ROOT / "chats/README.md", ROOT / "cluster/README.md"]
