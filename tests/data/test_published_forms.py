@@ -220,6 +220,23 @@ def test_published_conversations_are_split(tmp_path: Path) -> None:
     assert {len(example.context) for example in written} == {1, 3}
 
 
+def test_a_list_of_turns_is_a_dialogue(tmp_path: Path) -> None:
+    said = [["hi", "hello", "bye"], ["open?", "yes"]]
+    named = [[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]] * 2
+    for form, expected in ((said, 3), (named, 2)):
+        path = tmp_path / "x.json"
+        for text in (json.dumps(form), json.dumps(form, indent=1), "\n".join(map(json.dumps, form)) + "\n"):
+            path.write_text(text, "utf-8")
+            found = [(one.context, one.response) for one in read_examples(path).examples]
+            assert len(found) == expected
+            assert found[0] == (("hi",), "hello")
+            assert found[-1] == ((("open?",), "yes") if form is said else (("hi",), "hello"))
+    assert [one.response for one in read_examples(said).examples] == ["hello", "bye", "yes"]
+    path.write_text(json.dumps([["hi", 3]]), "utf-8")
+    with pytest.raises(DataError, match=r"x\.json:1: the text of turn 1 is a number"):
+        read_examples(path)
+
+
 def test_published_pairs_are_split(tmp_path: Path) -> None:
     rows = [{"query": f"q{n}", "pos": [f"right {n}"], "neg": [f"wrong {n}"]} for n in range(40)]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")

@@ -26,6 +26,7 @@ from polyrank.fitting.data import FitData, make_parts, part_files, read_parts
 from polyrank.fitting.recipes import planned_trainings
 from polyrank.fitting.report import Line, answers_of, report_text, result_of, write_report
 from polyrank.index import is_index
+from polyrank.records import Example
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.terms.counts import Counts
 from polyrank.storage.lock import hold
@@ -444,6 +445,19 @@ def test_chats_become_parts_by_conversation(tmp_path: Path) -> None:
     assert pairs.repeated == 0
     assert pairs.speaker is None
     assert len(pairs.replies) > 10
+
+
+@pytest.mark.parametrize(("n_replies", "n_drawn"), [(2, 1), (8, 7), (9, 8), (30, 8)])
+def test_a_second_stage_draws_no_more_negatives_than_there_are(
+    n_replies: int, n_drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"context": [f"where is {n}"], "response": f"at {n % n_replies}"} for n in range(60)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    data = read(tmp_path / "pairs.jsonl", tmp_path / "parts")
+    data = replace(data, pairs=[Example(one["context"], (one["response"],), (0,)) for one in rows])
+    monkeypatch.setattr("polyrank.fitting.recipes.best_start", lambda: "shipped:minilm")
+    (late,) = (one for one in planned_trainings(data) if one.tables["model"]["kind"] == "late")
+    assert late.tables["train"]["negatives"]["n"] == n_drawn
 
 
 @pytest.mark.parametrize(("n_times", "passes", "dropout"), [(1, 2, 0.0), (3, 4, 0.1)])

@@ -175,6 +175,10 @@ def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> Non
     assert make_parts(again, again.with_suffix(""), quiet) == {"by": "id", "repeated": 1}
     (tmp_path / "c.jsonl").write_text(lines, "utf-8")
     (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    said_in_turn = [[row["context"], row["response"]] for row in rows]  # without speakers: not chats
+    (tmp_path / "e.json").write_text(json.dumps(said_in_turn), "utf-8")
+    (tmp_path / "f.jsonl").write_text("\n".join(json.dumps({"dialog": turns}) for turns in said_in_turn), "utf-8")
+    (tmp_path / "g.json").write_text(json.dumps({"data": rows}, indent=1), "utf-8")
     for source in sorted(tmp_path.iterdir()):
         folder = tmp_path.with_name(f"{tmp_path.name}-{source.name}")
         said: list[str] = []

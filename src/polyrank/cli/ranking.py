@@ -77,12 +77,9 @@ def rank(
         if show_table:
             _table(context, ranked)
         else:
-            print_row(row | {"query": _plain(context), "results": [_result(reply) for reply in ranked]}, model)
+            said = context.turns[0] if len(context.turns) == 1 else context.turns
+            print_row(row | {"query": said, "results": [_result(reply) for reply in ranked]}, model)
     report_cut_texts(scorer, settable=reference.has_settable_lengths)
-
-
-def _plain(context: Context) -> str | Sequence[str]:
-    return context.turns[0] if len(context.turns) == 1 else context.turns
 
 
 def _result(reply: Ranked) -> dict[str, Any]:

@@ -46,8 +46,7 @@ def train(
     use_processor(threads, trains=True)
     plan = load_recipe(recipe, changes or ())
     with TrainingDisplay() as display:
-        report = display.report
-        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=report, notify=notify)
+        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=notify)
     show_results(plan.data, results, json_)
 
 

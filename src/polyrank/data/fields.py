@@ -165,8 +165,7 @@ def indices(row: Row, name: str) -> tuple[int, ...]:
     >>> indices({"relevant": 2}, "relevant"), indices({"relevant": []}, "relevant")
     ((2,), ())
     """
-    value = field(row, name)
-    items = items_of(value)
+    items = items_of(field(row, name))
     for item in items:
         if type(item) is not int:
             problem = f"holds {type_name(item)}; write positions as whole numbers, counted from 0"

@@ -17,7 +17,7 @@ _blanks = re.compile(r"[ \t\r\n]*")
 
 
 def is_one_value(path: Path) -> bool:
-    """Whether a file is a list, or, if it is named ``.json``, an object that does not end with the first line.
+    """Whether a file is one list, or, if it is named ``.json``, an object that does not end with the first line.
 
     False for a pipe, or if the file's reader reports that it is damaged.
     """
@@ -25,9 +25,11 @@ def is_one_value(path: Path) -> bool:
     if path.is_file():
         with suppress(DataError, OSError, EOFError), open_file(path) as stream:
             start = stream.read(2**20).lstrip(b"\xef\xbb\xbf \t\r\n")
-    line, end, _ = start.partition(b"\n")
+    line, end, rest = start.partition(b"\n")
     is_cut = not line.rstrip().endswith(b"}") if end else len(line) > 2**19
-    return start[:1] == b"[" or (path.name.removesuffix(".gz").endswith(".json") and start[:1] == b"{" and is_cut)
+    if start[:1] == b"[":  # else each line is a list
+        return not (line.rstrip().endswith(b"]") and rest.lstrip()[:1] == b"[")
+    return path.name.removesuffix(".gz").endswith(".json") and start[:1] == b"{" and is_cut
 
 
 def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Row]]:
@@ -65,7 +67,7 @@ def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Ro
         if text.startswith("]", start):
             at = start
             break
-        if not text.startswith("{", start):
+        if not text.startswith(("{", "["), start):
             problem = "the list is truncated or holds something other than objects; write objects, or download it again"
             raise broken(start, problem)
         try:

@@ -244,10 +244,12 @@ def parse_object(text: str) -> Row:
 
 
 def check_object(value: object, *, escaped: bool) -> Row:
-    """Return ``value`` if it is a JSON object without lone surrogates.
+    """Return ``value`` if it is a JSON object, or the turns of a dialogue as a list, without lone surrogates.
 
     Only escapes can bring lone surrogates into JSON, so values without escapes (``escaped`` is False) skip that check.
     """
+    if isinstance(value, list) and isinstance(next(iter(value), None), str | dict):
+        value = {"turns": value}
     if not isinstance(value, dict):
         raise ValueError(f"holds {type_name(value)}, not an object; write one JSON object per row")
     try:

@@ -82,12 +82,10 @@ class StoredExamples(Sequence[Example]):
     @overload
     def __getitem__(self, number: slice) -> list[Example]: ...
     def __getitem__(self, number: int | slice) -> Example | list[Example]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"example {number} of {len(self)}")
-        number %= len(self)
-        return self.stored(number if self._chosen is None else int(self._chosen[number]))
+        rows = range(len(self))[number]
+        if isinstance(rows, range):
+            return [self[i] for i in rows]
+        return self.stored(rows if self._chosen is None else int(self._chosen[rows]))
 
     def stored(self, number: int) -> Example:
         """An example of the folder, whether or not it is selected."""

@@ -5,7 +5,7 @@
     pairs       {"query", "answer"}, also as Python literals (AmazonQA)
     judgements  a folder of corpus.jsonl, queries.jsonl and qrels/NAME.tsv (BEIR), or one such file
     messages    {"messages": [...]} of OpenAI, ShareGPT, MultiWOZ, SGD, Taskmaster, Wizard of Wikipedia, UltraChat:
-                dialogues, in which each turn of the assistant is a reply
+                dialogues, in which each turn of the assistant is a reply; also the list without the object
 
 Forms of ``forms.toml`` are read too, also as one JSON object per file. A text may be an object with ``title`` and
 ``text``, which are joined by a blank, as BEIR's readers do.

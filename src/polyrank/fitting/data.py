@@ -10,8 +10,9 @@ from typing import Any
 from polyrank.config.recipe import DataConfig
 from polyrank.data import choose_speaker, frequent_replies, read_pool, split, write_split
 from polyrank.data.examples import kind_of
+from polyrank.data.forms import field_of_turns
 from polyrank.data.language import detect, not_english
-from polyrank.data.published import as_candidates
+from polyrank.data.published import as_candidates, each_row
 from polyrank.data.rows import rows
 from polyrank.data.same_words import same_words
 from polyrank.data.speakers import EVERYBODY, speakers_of
@@ -130,8 +131,12 @@ def read_parts(files: dict[str, Path], replies: Path | None, notify: Callable[[s
 
 
 def _holds_examples(source: Path) -> bool:
-    """Whether the first row of a file is a dialogue, a pair or a list; otherwise it is an export of chats."""
-    if source.is_file() and source.name.removesuffix(".gz").endswith((".jsonl", ".csv", ".parquet")):
+    """Whether the first row of a file is a pair, a list, a dialogue of polyrank's own form, or one of plain texts.
+
+    Otherwise the file is an export of chats.
+    """
+    if source.is_file() and source.name.removesuffix(".gz").endswith((".json", ".jsonl", ".csv", ".parquet")):
         with suppress(DataError, ValueError, StopIteration):
-            return bool(kind_of(as_candidates(next(object_of(row) for _, row in rows(source)))))
+            row = as_candidates(next(object_of(row) for _, row in each_row(rows(source))))
+            return isinstance(row.get(field_of_turns(row) or "", [None])[0], str) or bool(kind_of(row))
     return False

@@ -78,7 +78,10 @@ def planned_trainings(data: FitData) -> list[Planned]:
     first["train"] |= {"epochs": passes, "dropout": 0.1 if passes > 2 else 0.0}
     found = [Planned("Bi-encoder", "bi", first), Planned("ConveRT", "convert", _tables("shipped:convert", data))]
     if start == "shipped:minilm":  # the same package has shipped:late
-        found.append(Planned("second stage", "late", tomllib.loads(starter_recipe("shipped:late"))))
+        late = tomllib.loads(starter_recipe("shipped:late"))
+        negatives = late["train"]["negatives"]
+        negatives["n"] = min(negatives["n"], len({pair.response for pair in data.pairs}) - 1)
+        found.append(Planned("second stage", "late", late))
     again = {**first, "train": {**first["train"], "seeds": [2]}}
     found.append(Planned("Bi-encoder, another seed", "bi-2", again, like="bi"))
     for part in (4, 2):

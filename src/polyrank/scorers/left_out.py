@@ -72,8 +72,7 @@ def context_left_out(
         n_read = sum(is_read for _, _, is_read in words)
         if n_read:
             variants.append((kind, number, None, _without(context, kind, number, None)))
-        skipped = max(n_read - max_words, 0)
-        chosen = [word for word in words if word[2]][skipped:]
+        chosen = [word for word in words if word[2]][max(n_read - max_words, 0) :]
         max_words -= len(chosen)
         variants += [(kind, number, word[:2], _without(context, kind, number, word[:2])) for word in chosen]
         shown[kind, number] = [word for word in words if not word[2] or word in chosen] if chosen or not n_read else []

@@ -119,8 +119,7 @@ def shortlist(best: Best, block: Block, index: ProductIndex) -> int:
         order = np.argsort(-products[1:].ravel(), kind="stable")
         flat = positions[1:].ravel()[order]
         flat = flat[flat >= 0]
-        first = np.sort(np.unique(flat, return_index=True)[1])[:n_listed]
-        lists.append(flat[first])
+        lists.append(flat[np.sort(np.unique(flat, return_index=True)[1])[:n_listed]])
     if block.offsets is not None:  # the index of products ignores them
         order = derive("by offset", block.offsets, lambda values: np.argsort(-values, kind="stable"))
         lists.append(order[:n_listed])

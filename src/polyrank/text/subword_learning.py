@@ -61,8 +61,7 @@ def learn_bert_subwords(
     trained, trainer = _untrained(kind, size, [*SPECIAL, *letters, *pieces])
     alphabet = frozenset(letters)
     trained.train_from_iterator(_copies({w: n for w, n in words.items() if alphabet.issuperset(w)}), trainer)
-    model = json.loads(trained.to_str())["model"]
-    tokenizer = Tokenizer(_model(kind, model))
+    tokenizer = Tokenizer(_model(kind, json.loads(trained.to_str())["model"]))
     tokenizer.normalizer = BertNormalizer(lowercase=lower_case)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.add_special_tokens(SPECIAL)
