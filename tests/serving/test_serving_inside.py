@@ -386,6 +386,12 @@ def test_a_prefix_makes_a_text_a_context(tiny_encoders: dict[str, Path], caplog:
         for path, field in (("/v1/embeddings", "input"), ("/api/embed", "input"), ("/api/embeddings", "prompt")):
             for sent in ("bi:latest", "bi:query", "bi"):
                 assert post(client, path, **{field: "hi", "model": sent})["model"] == sent
+        for prefix, end in (("query: ", "left"), ("passage: ", "right")):  # a context is truncated at its start
+            for direction in ("left", "right"):
+                asked = {"inputs": ["hi", prefix + LONG], "truncation_direction": direction}
+                assert (client.post("/embed", json=asked).status_code == 200) == (direction == end == "right")
+                asked["inputs"] = [prefix + LONG]
+                assert (client.post("/embed", json=asked).status_code == 200) == (direction == end)
     for vectors in (openai, cohere["embeddings"]["float"], tei.json()):
         np.testing.assert_allclose(vectors, [context, *candidates], atol=1e-5)
     assert "x-warnings" not in tei.headers

@@ -57,7 +57,7 @@ from polyrank.serving.served import Served, _without_paths, replies_as_json, vec
 from polyrank.serving.strict import DEPTH, FIELDS, check_sizes
 from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, ServedInfo, Task
 from polyrank.serving.wire import NewCandidate, RespondRequest
-from polyrank.serving.worker import Setup, _compute, _outcomes
+from polyrank.serving.worker import Setup, _compute, _open_models, _outcomes
 from word_models import WordEncoder
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -208,6 +208,21 @@ def test_the_next_request_is_computed_by_a_model_that_replaced_another(
     for name in ("b", "a"):  # two names of one folder
         (after,) = _compute(served, name, [task])
         assert after.fingerprint == polyrank.load(path).fingerprint != before.fingerprint
+
+
+def test_a_folder_of_two_names_is_opened_once(tiny_encoders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    open_ = Served.__init__
+
+    def counted(self: Served, name: str, path: str, *options: Any) -> None:
+        opened.append(path)
+        open_(self, name, path, *options)
+
+    monkeypatch.setattr(Served, "__init__", counted)
+    bi, poly = str(tiny_encoders["bi"]), str(tiny_encoders["poly"])
+    served = _open_models(Setup({"a": bi, "b": poly, "c": bi}, "cpu", "torch", None))
+    assert sorted(opened) == sorted([bi, poly])
+    assert served["a"] is served["c"] is not served["b"]
 
 
 def test_the_parts_of_a_list_are_of_one_model_or_computed_together() -> None:

@@ -91,7 +91,8 @@ def _open_models(setup: Setup) -> "dict[str, Served]":
     if setup.threads is not None:
         set_threads(setup.threads)
     device = turn_of(setup.number, setup.device) if setup.backend == "torch" else setup.device
-    opened = {path: Served(name, path, device, setup.backend) for name, path in setup.models.items()}
+    names = {path: name for name, path in setup.models.items()}
+    opened = {path: Served(name, path, device, setup.backend) for path, name in names.items()}
     return {name: opened[path] for name, path in setup.models.items()}
 
 

@@ -44,8 +44,7 @@ class BatchOrder:
         if batch_size < 1:
             raise ValueError(f"batch_size {batch_size} is below 1; use at least 1")
         if not callable(sizes):
-            lengths = np.asarray(sizes, dtype=np.int64)
-            sizes = lengths.__getitem__
+            sizes = np.asarray(sizes, dtype=np.int64).__getitem__
         self._n, self._sizes, self._batch_size = n, sizes, batch_size
         self._seed, self._window = seed, max(1, window)
         self._members = lru_cache(CACHED_WINDOWS)(self._sorted_members)

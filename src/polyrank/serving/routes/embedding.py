@@ -105,7 +105,7 @@ async def _vectors(
     tokens = [server.tokens(name, [text], "context" if kind == "query" else "candidate") for kind, text in sided]
     scaled = [f"unit-{form}" if payload.normalize else form for form in forms]
     values = await server.compute_texts(name, sided, tokens, lambda part: EmbedTask(part, scaled, payload.max_tokens))
-    if payload.whole(ENDS[side.side]):
+    if any(payload.whole(ENDS[kind]) for kind, _ in sided):
         server.check_whole(name, values, param)
     rows = {form: [row for value in values for row in value.rows[key]] for form, key in zip(forms, scaled, strict=True)}
     return name, rows, sum(value.n_tokens for value in values)
