@@ -15,7 +15,7 @@ from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import RespondTask
-from polyrank.slots import data_in, fill, people_in, sent_template, template, values_of
+from polyrank.slots import data_in, fill, lowered, masked, people_in, sent_template, template, values_of
 from polyrank.slots.people import mentions, parts_of
 from polyrank.slots.templates import READ, TURNS
 from polyrank.text import BackboneTexts
@@ -27,6 +27,7 @@ from polyrank.text.offsets import candidate_spans
     [
         ("Your order #4711 has shipped by 1Z999AA10123456784.", "Your order #{order} has shipped by {order_2}."),
         ("ticket INC0012345 was closed", "ticket {order} was closed"),
+        ("It is $12.5 or 1.234,5 €, not $1.5k.", "It is {amount} or {amount_2}, not $1.5k."),
         ("Bestellnummer: 55-1234-9, Kundennummer K4711", "Bestellnummer: {order}, Kundennummer {order_2}"),
         ("Die Bestellung Nr. 12345 wurde am 12.05.2024 um 14:30 Uhr versendet",
          "Die Bestellung Nr. {order} wurde am {date} um {time} versendet"),
@@ -251,6 +252,34 @@ def test_people_are_named_by_each_word_and_numbered_by_kind() -> None:
         "{customer}, {date} to {date_2}: {agent}'s here. {agent}'s too. May I? Ask {agent}, will she?"
         " Mail {email} at {time}, {time_2}, {time}"
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kind", "same"),
+    [
+        ("1.25 €", "12.5 €", "amount", False),
+        ("20 €", "$20", "amount", False),
+        ("20 €", "€20", "amount", True),
+        ("1.11.24", "11.1.24", "date", False),
+        ("3 May", "May 3", "date", True),
+        ("11:10", "1:11", "time", False),
+        ("5 pm", "5PM", "time", True),
+    ],
+)
+def test_values_are_equal_if_their_numbers_are(one: str, other: str, kind: str, same: bool) -> None:
+    text = f"It is {one} and then {other}"
+    assert values_of(Context([text])) == ({kind: one} if same else {})
+    assert template(text) == f"It is {{{kind}}} and then {{{kind}{'' if same else '_2'}}}"
+
+
+def test_names_are_found_in_any_case_of_their_letters() -> None:
+    for name, again in (("Işık", "IŞIK"), ("İbrahim", "İBRAHİM"), ("Sam", "ſam"), ("Νίκος", "ΝΊΚΟΣ")):
+        context = Context([f"My name is {name}.", "Hi!", f"I am {name}"])
+        for sent in (name, again):
+            assert sent_template(f"I asked {sent}", [], context) == "I asked {customer}"
+            assert template(f"Ask {sent}", {lowered(name): "agent"}) == "Ask {agent}"
+    assert sent_template("Hi İbrahim, it is sent", []) == "Hi {customer}, it is sent"
+    assert masked("Hi İbrahim, 5 pm")[0] == "Hi {customer}, {time}"
 
 
 def test_signs_that_look_like_others_stay_as_they_are() -> None:

@@ -234,11 +234,7 @@ def with_counts(
 
 
 def update_counts(
-    path: AnyPath,
-    counts: Mapping[str, int],
-    taken: Mapping[str, int] = MappingProxyType({}),
-    *,
-    wait_s: float = 0.0,
+    path: AnyPath, counts: Mapping[str, int], taken: Mapping[str, int] = MappingProxyType({}), *, wait_s: float = 0.0
 ) -> int:
     """Set the metadata field ``count`` of an index's candidates; their vectors stay, and no model is loaded.
 

@@ -21,16 +21,7 @@ from polyrank.config.checked import whole_number
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.data.small_talk import small_talk
 from polyrank.errors import UsageError
-from polyrank.index import (
-    COUNT_FIELD,
-    Filter,
-    Index,
-    IndexWriter,
-    as_count,
-    as_filter,
-    check_fingerprint,
-    open_writer,
-)
+from polyrank.index import COUNT_FIELD, Filter, Index, IndexWriter, as_count, as_filter, check_fingerprint, open_writer
 from polyrank.index.filters import fields_of
 from polyrank.ranking.abstention import N_SCORES, confidence
 from polyrank.ranking.top import top_rows

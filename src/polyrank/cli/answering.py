@@ -57,14 +57,7 @@ def respond(
     queries = given_contexts(context)
     condition = as_filter(filter)  # checked before the model loads
     use_processor(threads)
-    with open_replies(
-        path,
-        model=model,
-        mode=mode,
-        distinct=not duplicates,
-        device=device,
-        backend=backend,
-    ) as replies:
+    with open_replies(path, model=model, mode=mode, distinct=not duplicates, device=device, backend=backend) as replies:
         answer = partial(replies.answer, k=k, filter=condition, allow_echo=allow_echo, any_language=any_language)
         if not context and sys.stdin.isatty():
             _chat(partial(answer, diverse=diverse is not False))

@@ -79,9 +79,7 @@ def evaluate(
     for folder in (folder for name in models for folder in unfinished_seeds(name)):
         notify(f"{folder} has no model yet and is left out")
     contestants = resolve_contestants(
-        models,
-        backend=backend,
-        lengths=Lengths(max_context_tokens, max_candidate_tokens),
+        models, backend=backend, lengths=Lengths(max_context_tokens, max_candidate_tokens)
     )
     files = scores_files(scores, [model.member.name for model in contestants])
     inputs: list[str | Path | None] = [data, pool, against]

@@ -123,11 +123,7 @@ def feedback_train(
 
 
 @add_command(feedback_app, "report", "feedback.db")
-def feedback_report(
-    store: StoreFile,
-    since: Since = None,
-    json_: Json = False,
-) -> None:
+def feedback_report(store: StoreFile, since: Since = None, json_: Json = False) -> None:
     """Show how often replies were taken, edited and refused, by rank, week and model."""
     from polyrank.feedback.rates import report
     from polyrank.feedback.store import FeedbackStore

@@ -101,14 +101,7 @@ def index_build(
     encoder = encoder_of(scorer)
     with console.encoding_progress() as progress:
         n = build_index(
-            output,
-            scorer,
-            pool,
-            name=absolute_name(model),
-            ann=kind,
-            overwrite=overwrite,
-            **target,
-            progress=progress,
+            output, scorer, pool, name=absolute_name(model), ann=kind, overwrite=overwrite, **target, progress=progress
         )
     console.report_cut_texts(encoder)
     made = f"{counted(len(pool), 'candidate')} of dimension {encoder.dimension}, {counted(n, 'text')} encoded"
@@ -154,8 +147,7 @@ def index_update_counts(
     index: IndexPath,
     replies: Replies,
     feedback: Annotated[
-        Path | None,
-        Option(help="A feedback file of `polyrank serve`: replies that users sent unchanged count too."),
+        Path | None, Option(help="A feedback file of `polyrank serve`: replies that users sent unchanged count too.")
     ] = None,
     wait: Wait = 0.0,
 ) -> None:

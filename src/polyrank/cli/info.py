@@ -12,8 +12,7 @@ from polyrank.cli.options import Json
 
 
 def info(
-    model: Annotated[str, Argument(help="A model, by any of its names, or a ranker.")],
-    json_: Json = False,
+    model: Annotated[str, Argument(help="A model, by any of its names, or a ranker.")], json_: Json = False
 ) -> None:
     """Show a model's kind, fingerprint, and parameters and bytes of each part; for a ranker, its terms and weights."""
     from polyrank.loading.models import resolve_model

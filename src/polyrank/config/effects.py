@@ -32,9 +32,7 @@ def without_effect(recipe: Recipe, *, validated: bool = True) -> list[str]:
     for pair in others:  # which inherits the settings of the first
         of_second = dict(_of_training(*pair))
         of_first = {key: reason for key, reason in of_first.items() if key in of_second}
-    tables: list[tuple[str, Settings, Settings, dict[str, str]]] = [
-        ("train", first, usual, of_first),
-    ]
+    tables: list[tuple[str, Settings, Settings, dict[str, str]]] = [("train", first, usual, of_first)]
     tables += [("reranker.train", pair[1], first, dict(_of_training(*pair))) for pair in others]
     negatives, method = recipe.train.negatives, recipe.train.method
     if negatives is not None:

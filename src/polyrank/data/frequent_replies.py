@@ -155,7 +155,7 @@ class _Conversation:
     @cached_property
     def values(self) -> set[str]:
         """The customer's values, normalized."""
-        return {slots.normalized(found.value) for turn in self.heard for found in slots.data_in(turn)}
+        return {found.key for turn in self.heard for found in slots.data_in(turn)}
 
     @cached_property
     def people(self) -> dict[str, str]:
@@ -163,7 +163,7 @@ class _Conversation:
         heard = {"speaker": "customer", "listener": "agent"}
         said = {"speaker": "agent", "listener": "customer", "either": "customer"}
         kinds = {
-            (part.lower(), kinds[name.whose])
+            (slots.lowered(part), kinds[name.whose])
             for texts, kinds in ((self.heard, heard), (self.replies, said))
             for text in dict.fromkeys(texts)
             for name in slots.people_in(text)
@@ -219,7 +219,7 @@ class _Corpus:
                 last[word] = one.customer
             said_by_customers |= one.values
             for found in (found for text in one.replies for found in slots.data_in(text)):
-                holders[slots.normalized(found.value)].add(one.customer)
+                holders[found.key].add(one.customer)
         n_named = Counter(word for word, _ in kinds.elements())
         self.common = {word for word, n in n_named.items() if self.n_lower[word] > 3 * n}
         self.names = {  # the kind of slot of words that are mostly names
@@ -265,12 +265,12 @@ class _Corpus:
             name.endswith("_2") and name.removesuffix("_2") not in slots.SEVERAL for name in slots.slots_in(made)
         )
         values = [found for found in slots.data_in(text) if not self._is_of_firm(found)]
-        looked_up = frozenset(found.kind for found in values if slots.normalized(found.value) not in one.values)
+        looked_up = frozenset(found.kind for found in values if found.key not in one.values)
         personal = several or self._is_personal(made)
         return _Reply(text, None if personal else made, looked_up, self.language[one.name])
 
     def _is_of_firm(self, found: slots.Found) -> bool:
-        return slots.normalized(found.value) in self.of_firm and not found.value.startswith("{")
+        return found.key in self.of_firm and not found.value.startswith("{")
 
     def _is_name(self, rest: str, name: str, one: _Conversation, names_at: Mapping[str, Collection[str]]) -> bool:
         """Whether the words at the place of a name are one: known, or otherwise equal replies have others there."""

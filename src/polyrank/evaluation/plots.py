@@ -70,11 +70,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def plot_comparison(
-    rows: Sequence[Mapping[str, Any]],
-    evaluations: Mapping[str, Evaluations],
-    path: Path,
-    *,
-    metrics: Sequence[str],
+    rows: Sequence[Mapping[str, Any]], evaluations: Mapping[str, Evaluations], path: Path, *, metrics: Sequence[str]
 ) -> None:
     """Plot ``compare_models``: each figure with its interval or its seeds, and R@1 by the length of the context.
 

@@ -62,11 +62,7 @@ def count_dialogues(ids: Sequence[str]) -> int:
 
 
 def summarise(
-    evaluation: Evaluations,
-    *,
-    ks: Sequence[int] = KS,
-    n_bootstrap: int = 2000,
-    seed: int = 0,
+    evaluation: Evaluations, *, ks: Sequence[int] = KS, n_bootstrap: int = 2000, seed: int = 0
 ) -> dict[str, Any]:
     """Means over examples with 95% percentile bootstrap intervals, ready for JSON.
 
@@ -263,24 +259,14 @@ def _in_pairs(a: Evaluations, b: Evaluations) -> tuple[list[Seeds], list[Seeds]]
 
 
 def paired_test(
-    a: Evaluations,
-    b: Evaluations,
-    *,
-    metric: str = "R@1",
-    n_permutations: int = 10_000,
-    seed: int = 0,
+    a: Evaluations, b: Evaluations, *, metric: str = "R@1", n_permutations: int = 10_000, seed: int = 0
 ) -> dict[str, Any]:
     """``paired_tests`` of one metric."""
     return paired_tests(a, b, [metric], n_permutations=n_permutations, seed=seed)[0]
 
 
 def paired_tests(
-    a: Evaluations,
-    b: Evaluations,
-    metrics: Sequence[str],
-    *,
-    n_permutations: int = 10_000,
-    seed: int = 0,
+    a: Evaluations, b: Evaluations, metrics: Sequence[str], *, n_permutations: int = 10_000, seed: int = 0
 ) -> list[dict[str, Any]]:
     """Paired randomisation tests: is the mean difference a - b larger than if the two were swapped at random?
 

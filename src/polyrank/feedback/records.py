@@ -187,11 +187,7 @@ class Outcome:
 
     def content(self, *, with_texts: bool = True) -> dict[str, Any]:
         """As ``Shown.content``."""
-        return {
-            "action": self.action,
-            "reply_id": self.reply_id,
-            "final_text": self.final_text if with_texts else None,
-        }
+        return {"action": self.action, "reply_id": self.reply_id, "final_text": self.final_text if with_texts else None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,7 @@ from polyrank.config.runs import MODEL_FOLDER, NETWORK_FOLDERS, seeds_inside
 from polyrank.errors import ArtifactError
 from polyrank.storage.document import DocumentKind, has_document, read_document, tensors_kind
 
-FolderKind = Literal[
-    "foreign",
-    "ranker",
-    "trained",
-    "index",
-    "remote",
-    "intents",
-    "training",
-    "other",
-]
+FolderKind = Literal["foreign", "ranker", "trained", "index", "remote", "intents", "training", "other"]
 
 RANKER = tensors_kind("ranker", missing="make one with polyrank tune", remedy="make it again with polyrank tune")
 INTENTS = tensors_kind("intent", remedy="train it again with polyrank intents train")

@@ -22,10 +22,7 @@ from polyrank.loading.folders import is_hugging_face
 from polyrank.loading.models import named_folder, resolve_model
 from polyrank.storage.document import has_document, read_document
 
-PATHS = (
-    *(f"data.{name}" for name in ("train", "valid", "test", "cache")),
-    *("output", "text.vocabulary"),
-)
+PATHS = (*(f"data.{name}" for name in ("train", "valid", "test", "cache")), *("output", "text.vocabulary"))
 SCALES = ("output_scale", "match_output_std", "match_self_score")  # a network has at most one of these
 
 

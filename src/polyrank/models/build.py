@@ -33,14 +33,7 @@ from polyrank.models.poly_encoder import PolyEncoder
 from polyrank.models.published import Published, read_published
 from polyrank.models.reductions import reduce
 from polyrank.models.sentence_layers import LAYERS, SentenceLayer, build_layer
-from polyrank.text import (
-    BackboneTexts,
-    ConvertTexts,
-    Subwords,
-    Texts,
-    read_convert_subwords,
-    read_subwords,
-)
+from polyrank.text import BackboneTexts, ConvertTexts, Subwords, Texts, read_convert_subwords, read_subwords
 
 log = logging.getLogger("polyrank")
 BackboneModel = BiEncoder | PolyEncoder | CrossEncoder | LateCrossEncoder

@@ -109,10 +109,7 @@ class NetworkScorer(Generic[Model]):
         return token_batches([self.width(len(row)) for row in rows], self.max_tokens // n, alike=self.rounds)
 
     def padded(
-        self,
-        groups: Sequence[Sequence[int]],
-        rows: Sequence[Sequence[int]],
-        segments: Sequence[Sequence[int]] = (),
+        self, groups: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] = ()
     ) -> Iterator[Tokens]:
         """The batches that this process computes, in host memory."""
         for group in groups[distributed.rank() :: distributed.world_size()]:

@@ -75,14 +75,7 @@ _AVX2 = Profile(
 )
 _AVX512 = replace(_AVX2, int8=(1.3, 0.42), plain_tiles=(5.0, 0.77), int8_tiles=(6.0, 0.45))
 _SSE2 = replace(_AVX2, int8=(4.0, 3.6), plain_tiles=(20.0, 3.5), int8_tiles=(6.0, 1.75), compiled_exp=0.15)
-SHIPPED = {
-    "plain": _SSE2,
-    "avx2": _AVX2,
-    "avx-vnni": _AVX2,
-    "avx512": _AVX512,
-    "avx512-vnni": _AVX512,
-    "dot": _AVX2,
-}
+SHIPPED = {"plain": _SSE2, "avx2": _AVX2, "avx-vnni": _AVX2, "avx512": _AVX512, "avx512-vnni": _AVX512, "dot": _AVX2}
 
 
 def profile_folder() -> Path:

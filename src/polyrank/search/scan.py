@@ -160,13 +160,7 @@ def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
 
 
 def bounds_in_bf16(
-    query: Query,
-    products: Tensor,
-    norms: Tensor,
-    row_errors: Tensor,
-    spare: Tensor | None = None,
-    *,
-    compiled: bool,
+    query: Query, products: Tensor, norms: Tensor, row_errors: Tensor, spare: Tensor | None = None, *, compiled: bool
 ) -> Tensor:
     """Upper bounds ``[n]`` of scores, from products in bf16.
 

@@ -134,11 +134,7 @@ def _estimate_columns(query: Query, sample: Sample, _: Tensor, _machine: Machine
 
 def _tiles(name: str, bits: kernels.Bits) -> Way:
     prepare = {32: _prepare_plain, 16: _prepare_bf16, 8: _prepare_int8}[bits]
-    estimate = {
-        32: None,
-        16: partial(_estimate_bf16, tiles=True),
-        8: partial(_estimate_int8, tiles=True),
-    }[bits]
+    estimate = {32: None, 16: partial(_estimate_bf16, tiles=True), 8: partial(_estimate_int8, tiles=True)}[bits]
     return Way(name, bits, _usable_in_tiles(bits), partial(_cost_in_tiles, bits=bits), prepare, scan_in_tiles, estimate)
 
 

@@ -95,8 +95,7 @@ class RespondAnswer(BaseModel):
     results: list[RespondReply] = Field(description="Best first.")
     abstained: bool = Field(description="Whether no reply is good enough.")
     confidence: float | None = Field(
-        None,
-        description="The value that is compared with the threshold; null: no threshold, or too few replies.",
+        None, description="The value that is compared with the threshold; null: no threshold, or too few replies."
     )
     exact: bool | None = Field(None, description="Whether these are proven to be the best; null: unknown.")
     n_scored: int | None = Field(None, description="Number of candidates that were scored; null: unknown.")

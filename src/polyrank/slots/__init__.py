@@ -4,15 +4,8 @@
 ``templates`` puts slots into texts and fills them from a context. Nothing here knows files or models.
 """
 
-from polyrank.slots.data import (
-    KINDS as KINDS,
-    NUMBER as NUMBER,
-    SEVERAL as SEVERAL,
-    Found as Found,
-    data_in as data_in,
-    normalized as normalized,
-)
-from polyrank.slots.people import parts_of as parts_of, people_in as people_in
+from polyrank.slots.data import KINDS as KINDS, NUMBER as NUMBER, SEVERAL as SEVERAL, Found as Found, data_in as data_in
+from polyrank.slots.people import lowered as lowered, parts_of as parts_of, people_in as people_in
 from polyrank.slots.templates import (
     GAPS_FIELD as GAPS_FIELD,
     SLOT as SLOT,

@@ -30,6 +30,7 @@ for name, form in PATTERNS["parts"].items():
     _parts[name] = expression(form)
 NUMBER = re.compile(r"(?<![\w.,{-])\d(?:[\d.,]{0,20}\d){2}(?![\w}-])")
 """A number of at least three digits, which may identify something."""
+_WORD = re.compile(r"\d+|[^\W\d_]+|[^\w\s.,:;/'’{}-]")  # of a date, a time or an amount; also a sign of a currency
 _ANY = re.compile("|".join(f"(?P<{kind}>{expression(form)})" for kind, form in PATTERNS["data"].items()), re.IGNORECASE)
 
 
@@ -40,6 +41,21 @@ class Found(NamedTuple):
     end: int
     kind: str
     value: str
+
+    @property
+    def key(self) -> str:
+        """Equal for values that are the same but for case, spaces and punctuation.
+
+        In dates, times and amounts, numbers stay apart, and words and currencies may come before or after them.
+
+        >>> Found(0, 9, "order", "AR-12 345").key == Found(0, 7, "order", "ar12345").key
+        True
+        >>> [Found(0, 0, "amount", value).key for value in ("1.25 €", "12.5 €", "€12,5")]
+        ['€ 1 25', '€ 12 5', '€ 12 5']
+        """
+        if self.kind in SEVERAL:
+            return " ".join(sorted(_WORD.findall(self.value.casefold()), key=str.isdigit))
+        return "".join(filter(str.isalnum, self.value)).casefold()
 
 
 def data_in(text: str) -> list[Found]:
@@ -60,12 +76,3 @@ def data_in(text: str) -> list[Found]:
         value = text[slice(*place)]
         found.append(Found(*place, {"cued": "order", "slot": value.strip("{}_0123456789")}.get(kind, kind), value))
     return found
-
-
-def normalized(value: str) -> str:
-    """A value without case, spaces and punctuation, to compare it with others.
-
-    >>> normalized("AR-12 345") == normalized("ar12345")
-    True
-    """
-    return "".join(filter(str.isalnum, value)).casefold()

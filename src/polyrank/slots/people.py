@@ -14,6 +14,8 @@ TITLE, _NAME = expression("{TITLE}"), expression("{NAME}")
 _GENERIC = frozenset(WORDS["generic"].split())
 """Words at the places of names that are not names."""
 
+_ALIKE = str.maketrans("ıſς", "isσ")
+
 Whose = Literal["speaker", "listener", "either"]
 _PLACES: list[tuple[Whose, bool, re.Pattern[str]]] = [
     (place["whose"], place["sure"], re.compile(expression(place["form"]), re.IGNORECASE))
@@ -75,12 +77,21 @@ def parts_of(name: str) -> list[str]:
     return [word for word in name.removesuffix("'s").removesuffix("’s").split() if len(word) > 1 and not is_title(word)]
 
 
+def lowered(word: str) -> str:
+    """A word in lower case, of as many letters, with those that a regular expression finds alike as one.
+
+    >>> lowered("IŞIK") == lowered("Işık"), lowered("İbrahim")
+    (True, 'ibrahim')
+    """
+    return "".join(letter.lower()[0] for letter in word).translate(_ALIKE)
+
+
 def mentions(text: str, people: Mapping[str, str], common: Collection[str] = ()) -> Iterator[re.Match[str]]:
     """The places where a text names these people, with their titles.
 
     Args:
         text: in any case.
-        people: the kind of slot of each word of a name in lower case.
+        people: the kind of slot of each word of a name, ``lowered``.
         common: words in lower case that are not only names, such as "may"; they count only with a capital, and at
             the start of a sentence only with an "s" after them.
 
@@ -93,7 +104,9 @@ def mentions(text: str, people: Mapping[str, str], common: Collection[str] = ())
         before = text[max(match.start() - 9, 0) : match.start()].rstrip(" \t")
         starts = not match.start() or before.endswith((".", "!", "?", ":", "\n"))
         possessive = text.startswith(("'s ", "’s "), match.end())
-        if word not in common or (match[0][0].isupper() and (possessive or not starts)):
+        if lowered(match[1]) in people and (
+            word not in common or (match[0][0].isupper() and (possessive or not starts))
+        ):
             yield match
 
 

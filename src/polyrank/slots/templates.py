@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from polyrank.records import Context
-from polyrank.slots.data import KINDS, NUMBER, Found, data_in, normalized
-from polyrank.slots.people import mentions, parts_of, people_in
+from polyrank.slots.data import KINDS, NUMBER, Found, data_in
+from polyrank.slots.people import lowered, mentions, parts_of, people_in
 from polyrank.unicode import normal_form
 
 SLOT = re.compile(rf"\{{((?:{'|'.join(KINDS)})(?:_\d)?)\}}")
@@ -63,16 +63,16 @@ def _slots_of(
 ) -> Iterator[tuple[int, int, str]]:
     """The places of a text's values, and the slots for them."""
     found = data_in(text)
-    spans = [(one.start, one.end, one.kind, one.value) for one in found if not kept(one)]
+    spans = [(one.start, one.end, one.kind, one.key) for one in found if not kept(one)]
     taken = {place for one in found for place in range(one.start, one.end)}
     spans += [
-        (*name.span(), kind := people[name[1].lower()], f"{{{kind}}}")
+        (*name.span(), kind := people[lowered(name[1])], kind)
         for name in mentions(text, people, common)
         if taken.isdisjoint(range(*name.span()))
     ]
     numbers: dict[str, dict[str, int]] = {}
-    for start, stop, kind, value in sorted(spans):
-        n = numbers.setdefault(kind, {}).setdefault(normalized(value), len(numbers[kind]) + 1)
+    for start, stop, kind, key in sorted(spans):
+        n = numbers.setdefault(kind, {}).setdefault(key, len(numbers[kind]) + 1)
         yield start, stop, f"{{{kind}_{n}}}" if n > 1 else f"{{{kind}}}"
 
 
@@ -99,7 +99,7 @@ def _people_of(text: str, context: Context | None = None, *, sure: bool = True) 
     ]
     values = {} if context is None else values_of(context)
     names += [(values[kind], kind) for kind in ("agent", "customer") if kind in values]
-    return {part.lower(): kind for name, kind in names for part in parts_of(name)}
+    return {lowered(part): kind for name, kind in names for part in parts_of(name)}
 
 
 def sent_template(text: str, shown: Iterable[str], context: Context | None = None) -> str:
@@ -118,8 +118,8 @@ def sent_template(text: str, shown: Iterable[str], context: Context | None = Non
     for reply in shown:
         if slots_in(reply) and _is_filled(text, SLOT.split(reply)[::2]):
             return reply
-    known = {normalized(found.value) for reply in shown for found in data_in(reply)}
-    made = template(text, _people_of(text, context, sure=False), kept=lambda found: normalized(found.value) in known)
+    known = {found.key for reply in shown for found in data_in(reply)}
+    made = template(text, _people_of(text, context, sure=False), kept=lambda found: found.key in known)
     return NUMBER.sub(lambda number: number[0] if any(number[0] in reply for reply in shown) else "{number}", made)
 
 
@@ -151,12 +151,12 @@ def values_of(context: Context) -> dict[str, str]:
     for text in (*background, *turns):
         for one in data_in(text):
             if not one.value.startswith("{"):
-                values.setdefault(one.kind, {}).setdefault(normalized(one.value), one.value)
+                values.setdefault(one.kind, {}).setdefault(one.key, one.value)
     for age, text in enumerate(reversed(turns)):
         for name in people_in(text):
             if name.sure and name.whose != "either":
                 kind = "customer" if (name.whose == "speaker") == (age % 2 == 0) else "agent"
-                values.setdefault(kind, {}).setdefault(normalized(name.name), name.name)
+                values.setdefault(kind, {}).setdefault(name.name.casefold(), name.name)
     for kind in ("customer", "agent"):
         values[kind] = _shortest(values.get(kind, {}).values())
     return {kind: next(iter(found.values())) for kind, found in values.items() if len(found) == 1}

@@ -72,9 +72,7 @@ def _count_words(texts: Iterable[str], lower_case: bool, max_words: int = MAX_WO
     """Count the words, except those of more than ``MAX_LETTERS``; see ``count_pieces`` about ``max_words``."""
     normalizer, splitter = BertNormalizer(lowercase=lower_case), BertPreTokenizer()
     words = count_pieces(
-        texts,
-        lambda text: (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))),
-        max_words,
+        texts, lambda text: (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))), max_words
     )
     for word in [word for word in words if len(word) > MAX_LETTERS]:
         del words[word]

@@ -60,12 +60,7 @@ class InBatch:
 
 
 def in_batch(
-    batch: Positions,
-    others: Sequence[str],
-    *,
-    texts: Texts,
-    stored: StoredTokens | None = None,
-    rights: RightAnswers,
+    batch: Positions, others: Sequence[str], *, texts: Texts, stored: StoredTokens | None = None, rights: RightAnswers
 ) -> InBatch:
     """Prepare a batch whose contexts share all candidates.
 

@@ -185,11 +185,7 @@ def _opened(models: Sequence[Any], device: str) -> list[Scorer]:
 
 
 def _terms(
-    models: Sequence[Scorer],
-    dialogues: Sequence[Example],
-    without: Collection[str],
-    scored: ScoredLists,
-    device: str,
+    models: Sequence[Scorer], dialogues: Sequence[Example], without: Collection[str], scored: ScoredLists, device: str
 ) -> list[Term]:
     """The terms to try: encoders first, then what the other kinds offer.
 

@@ -117,12 +117,7 @@ class Convert(EncoderNetwork):
 
         def side(n_inputs: int) -> SideNetwork:
             return SideNetwork(
-                n_inputs,
-                dimension=side_dim,
-                n_layers=side_layers,
-                skips=side_skips,
-                output_dim=output_dim,
-                dtype=dtype,
+                n_inputs, dimension=side_dim, n_layers=side_layers, skips=side_skips, output_dim=output_dim, dtype=dtype
             )
 
         self.context_side, self.response_side = side(self.reduction.dimension), side(self.reduction.dimension)

@@ -215,10 +215,7 @@ def _card(path: Path, texts: BackboneTexts, pairs: bool) -> str:
     others = "".join(section for section in sections if not section.startswith("## How to load it"))
     template = Path(__file__).parent / ("reranker.md" if pairs else "encoder.md")
     usage = template.read_text("utf-8").format(
-        header="\n".join(header),
-        separator=texts.separator,
-        turns=_turns(texts),
-        n=texts.policy.max_context_tokens,
+        header="\n".join(header), separator=texts.separator, turns=_turns(texts), n=texts.policy.max_context_tokens
     )
     return usage + ("\n" + others.rstrip() + "\n" if others else "")
 

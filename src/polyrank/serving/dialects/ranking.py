@@ -182,10 +182,7 @@ def _scores(body: Any) -> str:
     return "Vllm" if isinstance(body, dict) and {"text_1", "queries", "data_1"} & set(body) else "Own"
 
 
-Scores = Annotated[
-    Annotated[ScoreRequest, Tag("Own")] | Annotated[VllmScore, Tag("Vllm")],
-    Discriminator(_scores),
-]
+Scores = Annotated[Annotated[ScoreRequest, Tag("Own")] | Annotated[VllmScore, Tag("Vllm")], Discriminator(_scores)]
 
 
 class Sentences(Dialect):

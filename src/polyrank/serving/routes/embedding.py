@@ -190,9 +190,7 @@ def _task(body: Any) -> str:
 
 
 @router.post(
-    "/",
-    summary="As /embed, /rerank or /similarity",
-    response_model=list[list[float]] | list[TeiResult] | list[float],
+    "/", summary="As /embed, /rerank or /similarity", response_model=list[list[float]] | list[TeiResult] | list[float]
 )
 async def tei(
     payload: Annotated[

@@ -81,9 +81,7 @@ class IntentClassifier:
 
 
 def encode(
-    encoder: Encoder,
-    texts: Sequence[str | Context],
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    encoder: Encoder, texts: Sequence[str | Context], progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Floats:
     """Encode texts as contexts: ``[N, D]``, the context vector, or the mean if an encoder has several vectors.
 
