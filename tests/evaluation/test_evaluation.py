@@ -623,6 +623,9 @@ def test_each_model_has_its_own_scores_file(tmp_path: Path) -> None:
     assert scores_files(None, ["bm25", "tfidf"]) == [None, None]
     names, stems = ["bm25", "runs/a/seed-1/model", "bm25:k1=2"], ["bm25", "runs-a-seed-1", "bm25-k1-2"]
     assert scores_files(tmp_path, names) == [tmp_path / f"{stem}.jsonl" for stem in stems]
+    for alike in (["runs/a/model", "runs-a"], ["bm25:k1=2", "bm25-k1=2"], ["bm25", "../model"]):
+        with pytest.raises(UsageError, match=f"of {', '.join(alike)} would have the same name, or none; run each"):
+            scores_files(tmp_path, alike)
     for file in ("one.jsonl", "one.jsonl.gz", "file"):
         with pytest.raises(UsageError, match=f"{file} is one file for the scores of 2 models; name a folder"):
             scores_files(tmp_path / file, names[:2])

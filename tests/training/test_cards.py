@@ -179,6 +179,13 @@ def test_examples_from_memory_and_a_network_without_a_start(task: dict[str, Path
     text = text_of("test", {"train": task["train"], "test": task["valid"]})
     assert "\n## Figures\n\nTest: 12 examples with 12 candidates each" in text
     assert "Validation: " not in text
+    rows_of_test = [json.loads(line) for line in Path(task["valid"]).read_text("utf-8").splitlines()]
+    right = rows_of_test[0]["candidates"][rows_of_test[0]["relevant"][0]]
+    wrong = [one for one in rows_of_test[0]["candidates"] if one != right]
+    rows_of_test[0] |= {"candidates": [right, *wrong[:2]], "relevant": [0]}
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows_of_test)), "utf-8")
+    text = text_of("sizes", {"train": task["train"], "test": str(tmp_path / "two.jsonl")})
+    assert "\n## Figures\n\nTest: 12 examples with 3 to 12 candidates each" in text
 
 
 @pytest.mark.parametrize(

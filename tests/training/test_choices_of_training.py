@@ -357,6 +357,10 @@ def test_validation_and_test_lists_are_read_alike(tmp_path: Path, write_rows: Wr
             assert [len(example.candidates) for example in lists] == [4] * len(WORDS)
             assert lists[0].response == first
             assert lines[-1] == f"{file}: 6 examples of 4 candidates"
+        for sizes, shown in (((3, 2, 4), "2 to 4"), ((3, 3), "3")):
+            rows = [{"context": "?", "candidates": [*"abcd"[:n]], "relevant": [0]} for n in sizes]
+            read_lists(DataConfig(**{part: str(write_rows("sizes.jsonl", rows))}), part, notify=lines.append)
+            assert lines[-1].endswith(f"sizes.jsonl: {len(sizes)} examples of {shown} candidates")
         with pytest.raises(DataError, match=rf"^{part}: no list has a right and a wrong .* as data\.{part}$"):
             read_lists(data, part, [{"context": "hi", "candidates": ["a", "a"], "relevant": 0}])
 

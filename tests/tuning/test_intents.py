@@ -212,7 +212,8 @@ def test_json_of_chatbots_is_read(tmp_path: Path) -> None:
         "closedLists": [{"name": "a", "b": ["c"]}],
     }
     whole = [Utterance(text, name) for name, texts in said.items() for text in texts]
-    for document in (said, found, {"intents": tags}, {"rasa_nlu_data": {"common_examples": found}}, luis):
+    none = {**said, "other": []}  # an intent without texts yet
+    for document in (said, none, found, {"intents": tags}, {"rasa_nlu_data": {"common_examples": found}}, luis):
         (tmp_path / "a.json").write_text(json.dumps(document), "utf-8")
         assert [*read_intents(tmp_path / "a.json").train] == whole
     rows = [{"text": one.text, "label": 0, "label_text": one.intent} for one in whole]

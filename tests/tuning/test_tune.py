@@ -547,6 +547,33 @@ def test_the_steps_of_fixed_weights_start_at_the_unit_and_compare_with_the_best_
         np.testing.assert_allclose(choice.likelihood, gain, atol=1e-12)
 
 
+def test_fixed_terms_take_their_time_of_an_answer() -> None:
+    terms: list[Term] = [EncoderTerm(BI), EncoderTerm(OTHER), Words(WordCounts.of(SAID))]
+    counts: Term = Counts.of({word: 3**n for n, word in enumerate(SAID)})
+    lists = simulated(60, truth((terms[0], (1.0,)), (terms[1], (1.0,)), (counts, (0.5,))))
+    plain = cross_choice(lists, terms)
+    plain.start()
+    durations = dict(zip((*terms, counts), (4.0, 1.0, 2.0, 0.5), strict=True))
+
+    def choice(ms: float | None) -> Choice:
+        made = Choice([*terms, counts], plain.scored, {counts: 0.5}, durations, ms, 0)
+        made.start(plain)
+        made.add(terms)
+        return made
+
+    every = choice(None)
+    assert terms[1] in every.order
+    spent = [0.5 + sum(durations[term] for term in every.order[: n + 1]) for n in range(len(every.order))]
+    assert [point["milliseconds"] for point in every.curve()] == pytest.approx(spent)
+    assert choice(spent[-1]).order == every.order
+    assert choice(4.5).order == [terms[0]]  # the others take at least 1 ms
+    assert choice(5.4).order == [terms[0]]
+    for ms in (4.4, 1.5):  # the second model alone would fit into the time, but it is not the unit of the fixed weight
+        reason = f"no model answers in {ms:g} ms: bi, the fastest, takes 4.5 with the terms of fixed weights; permit"
+        with pytest.raises(UsageError, match=reason):
+            choice(ms)
+
+
 def test_a_model_alone_has_the_scale_of_log_odds() -> None:
     alone = polyrank.tune([BI], EXAMPLE_LISTS, without=["hubs", "words"])
     assert not alone.is_better

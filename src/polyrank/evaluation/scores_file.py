@@ -34,6 +34,8 @@ def scores_files(path: Path | None, models: Sequence[str]) -> list[Path | None]:
     if path.suffix in (".jsonl", ".gz") or path.is_file():
         raise UsageError(f"{path} is one file for the scores of {len(models)} models; name a folder")
     stems = [re.sub(r"[^\w.-]+", "-", name.removesuffix("/model")).strip("-.") for name in models]
+    if len({*stems} - {""}) < len(stems):
+        raise UsageError(f"the scores files of {', '.join(models)} would have the same name, or none; run each alone")
     return [path / f"{stem}.jsonl" for stem in stems]
 
 

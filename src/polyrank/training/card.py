@@ -14,6 +14,7 @@ from polyrank._version import __version__
 from polyrank.config.models import CARD
 from polyrank.config.names import SHIPPED
 from polyrank.config.recipe import Recipe
+from polyrank.data.values import items_of
 from polyrank.errors import PolyrankError
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.data import resolve_data
@@ -181,9 +182,8 @@ def _figures(best: Mapping[str, float], test: Mapping[str, Any]) -> Iterator[str
         yield "Validation: " + ", ".join(f"{name} {value:.4f}" for name, value in sorted(best.items())) + "."
     if test:
         precision = f", in {test['precision']}" if test.get("precision") else ""
-        yield (
-            f"Test: {test['n_examples']:,} examples with {test['n_candidates']} candidates each{precision}, in percent."
-        )
+        size = " to ".join(f"{size:,}" for size in items_of(test["n_candidates"]))
+        yield f"Test: {test['n_examples']:,} examples with {size} candidates each{precision}, in percent."
         percent = {
             name: (f"{100 * value:.1f}", "{:.1f} to {:.1f}".format(*(100 * end for end in test["intervals"][name])))
             for name, value in test["metrics"].items()

@@ -60,7 +60,9 @@ def read_lists(
             f"{name}: no list has a right and a wrong candidate; give other lists as data.{part}"
         ) from error
     left_out = f", without {n:,} that have no wrong candidate" if (n := len(lists) - len(kept)) else ""
-    notify(f"{name}: {counted(len(kept), 'example')} of {len(kept[0].candidates)} candidates{left_out}")
+    sizes = sorted({len(one.candidates) for one in kept})
+    size = " to ".join(map(str, sizes[:: max(1, len(sizes) - 1)]))
+    notify(f"{name}: {counted(len(kept), 'example')} of {size} candidates{left_out}")
     return kept
 
 

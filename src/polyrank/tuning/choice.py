@@ -48,7 +48,7 @@ class Choice:
         self.terms, self.scored, self.fixed = [term for term in terms if term not in fixed], scored, fixed
         self.durations, self.ms, self.seed, self.shortlists = durations, ms, seed, shortlists
         self.selection = self._selection()
-        self.several = [term for term in self.terms if _n_vectors(term) > 1]
+        self.several = [term for term in terms if _n_vectors(term) > 1]
         self.alone = self.terms[0]  # the best model alone, and what it reaches
         self.first = self.held_out([self.alone])
         self.order = [self.alone]
@@ -85,15 +85,17 @@ class Choice:
         """
         models: list[Term] = [term for term in self.terms if isinstance(term, EncoderTerm)] or self.terms
         models = [term for term in models if isinstance(term, ScorerTerm)] or models
-        if not (fit := [term for term in models if self.ms is None or self.durations[term] <= self.ms]):
+        models = self.terms[:1] if self.fixed else models
+        if not (fit := [term for term in models if self.ms is None or self._milliseconds([term]) <= self.ms]):
             fastest = min(models, key=lambda term: self.durations[term])
+            fixed = " with the terms of fixed weights" if self.fixed else ""
             raise UsageError(
-                f"no model answers in {self.ms:g} ms: {fastest.name}, the fastest, takes {self.durations[fastest]:.1f};"
-                " permit more"
+                f"no model answers in {self.ms:g} ms: {fastest.name}, the fastest, takes"
+                f" {self._milliseconds([fastest]):.1f}{fixed}; permit more"
             )
         best = max(fit, key=lambda term: self.selection.log_likelihood(self._numbers([term])))
         self.alone, self.first = (best, self.held_out([best])) if alone is None else (alone.alone, alone.first)
-        self.order = [self.terms[0] if self.fixed else best]
+        self.order = [best]
         self.steps = [self.held_out(self.order)]
         self.likelihood = self.steps[0].log_likelihood - self.first.log_likelihood
 
@@ -110,9 +112,12 @@ class Choice:
 
     def _fits(self, term: Term) -> bool:
         """Whether a term may be added: in time, and only one encoder gives contexts several vectors."""
-        spent = sum(self.durations[other] for other in self.order)
-        attends = term in self.several and any(other in self.several for other in self.order)
-        return not attends and (self.ms is None or spent + self.durations[term] <= self.ms)
+        attends = term in self.several and any(other in self.several for other in (*self.order, *self.fixed))
+        return not attends and (self.ms is None or self._milliseconds([*self.order, term]) <= self.ms)
+
+    def _milliseconds(self, terms: Sequence[Term]) -> float:
+        """Of an answer by these terms and the fixed ones."""
+        return float(sum(self.durations[term] for term in (*terms, *self.fixed)))
 
     def with_rerankers(self, rerankers: Sequence[Term]) -> "Choice":
         """The choice with re-rankers of the best candidates of the search; itself if none of them helps."""
@@ -188,7 +193,7 @@ class Choice:
         return [
             {
                 "terms": [term.name for term in self.order[: n + 1]],
-                "milliseconds": float(sum(self.durations[term] for term in self.order[: n + 1])),
+                "milliseconds": self._milliseconds(self.order[: n + 1]),
                 "R@1": mean_with_interval(step.hit, self.scored.dialogues),
                 "MRR": mean_with_interval(step.reciprocal_rank, self.scored.dialogues),
             }

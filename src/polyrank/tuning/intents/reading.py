@@ -126,7 +126,7 @@ def _utterances_in(row: Row, depth: int = 0) -> list[Row]:
     """
     if depth > 20 or any(isinstance(row.get(name), str) for name in TEXT_FIELDS):
         return [row]
-    lists = {name: value for name, value in row.items() if isinstance(value, list) and {*map(type, value)} == {str}}
+    lists = {name: value for name, value in row.items() if isinstance(value, list) and {*map(type, value)} <= {str}}
     intent = next((row[name] for name in (*INTENT_FIELDS, "tag", "name") if isinstance(row.get(name), str)), None)
     named = lists.items() if len(lists) == len(row) else [(intent, lists[name]) for name in LISTS if name in lists]
     inside = (one for value in row.values() for one in objects_in(value) or [object_of(value)] if one)
