@@ -91,6 +91,19 @@ def test_rows_with_dates_only_are_ordered_by_the_file(write: Write) -> None:
     )
 
 
+def test_speakers_by_their_numbers(write: Write) -> None:
+    """EmpatheticDialogues: the prompt and the mood of each conversation are left out."""
+    header = "conv_id,utterance_idx,context,prompt,speaker_idx,utterance,selfeval,tags\n"
+    rows = [("hit:0_conv:1", 1, "sad", "My cat ran away.", 7, "My cat ran away_comma_ and I miss her."),
+            ("hit:0_conv:1", 2, "sad", "My cat ran away.", 0, "Was she old?"),
+            ("hit:1_conv:2", 1, "glad", "I won.", 2, "I won a race."),
+            ("hit:1_conv:2", 2, "glad", "I won.", 7, "Congratulations!")]  # fmt: skip
+    path = write("train.csv", header + "".join(",".join(map(str, row)) + ",5|5|5,\n" for row in rows))
+    first, second = turns_of(import_chats(path))
+    assert first == ["7: My cat ran away_comma_ and I miss her.", "0: Was she old?"]
+    assert second == ["2: I won a race.", "7: Congratulations!"]
+
+
 def test_columns_without_usual_names(write: Write) -> None:
     """A repeated id, alternating names, sentences; a state and a priority that only look like names."""
     rows = [

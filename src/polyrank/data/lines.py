@@ -236,8 +236,9 @@ def parse_object(text: str) -> Row:
     try:
         return check_object(strict_json.decode(text.strip()), escaped="\\ud" in text or "\\uD" in text)
     except json.JSONDecodeError as error:
+        other = "" if text.lstrip().startswith("{") else ", or convert the file, see polyrank import --list"
         raise ValueError(
-            f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
+            f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line{other}"
         ) from error
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
