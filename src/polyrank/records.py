@@ -91,6 +91,8 @@ def _message_text(message: object, position: int) -> str:
     match message:
         case {"role": str() as role, "content": content}:
             parts = content or ()
+        case {"role": str() as role, "tool_calls": _} | {"role": str() as role, "function_call": _}:
+            parts = ()
         case _:
             raise TypeError(f"turns[{position}] = {brief(message)} is not a message; give it a role and a content")
     match parts:

@@ -206,7 +206,13 @@ def test_names_of_served_models_are_distinct_and_valid(tmp_path: Path, monkeypat
         with pytest.raises(UsageError, match=f"other is already the name of bm25; give another name, as OTHER={again}"):
             read_serving(config, [f"other={again}"])
     assert checked_name("a" * 128) == "a" * 128
-    for path, name in ((".", tmp_path.name), ("C:\\chats\\Shop ", "shop"), ("runs/" + "ab " * 40, ("ab-" * 40)[:64])):
+    for path, name in (
+        (".", tmp_path.name),
+        ("./", tmp_path.name),
+        ("m/a#truncate_dim=64", "a-truncate_dim-64"),
+        ("C:\\chats\\Shop ", "shop"),
+        ("runs/" + "ab " * 40, ("ab-" * 40)[:64]),
+    ):
         assert read_serving(None, [path])[0] == {name: path}
     monkeypatch.chdir(config.parent)
     assert read_serving(None, [".."])[0] == {tmp_path.name: ".."}

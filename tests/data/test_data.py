@@ -1,6 +1,7 @@
 """Reading and writing examples and pools in real files, and the order of batches."""
 
 import codecs
+import datetime
 import gzip
 import json
 import re
@@ -436,6 +437,10 @@ def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
     path = written(tmp_path / "p.jsonl", {"text": "a", "topic": ["x"], "k": 0, "none": None, "metadata": {"k": 1}})
     assert read_pool(path) == [Candidate(text_id("a"), "a", {"topic": ["x"], "k": 1})]
     assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate(text_id("a"), "a", {"topic": "x"})]
+    dated = {"text": "a", "metadata": {"day": datetime.date(2024, 1, 2)}, "other": datetime.date(2024, 3, 4)}
+    assert [one.metadata for one in pool_of([dated])] == [{"other": "2024-03-04", "day": "2024-01-02"}]
+    with pytest.raises(DataError, match=r"candidate 0: Out of range float values are not JSON"):
+        pool_of([{"text": "a", "metadata": {"n": float("inf")}}])
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for value in (float("inf"), -float("inf"), [1.0, float("nan")]):  # which an index could not store
         empty: Any = [] if isinstance(value, list) else float("nan")

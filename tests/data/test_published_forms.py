@@ -232,9 +232,26 @@ def test_a_list_of_turns_is_a_dialogue(tmp_path: Path) -> None:
             assert found[0] == (("hi",), "hello")
             assert found[-1] == ((("open?",), "yes") if form is said else (("hi",), "hello"))
     assert [one.response for one in read_examples(said).examples] == ["hello", "bye", "yes"]
+    path.write_text(json.dumps(said[0]), "utf-8")  # one dialogue
+    assert [one.context for one in read_examples(path).examples] == [("hi",), ("hi", "hello")]
     path.write_text(json.dumps([["hi", 3]]), "utf-8")
     with pytest.raises(DataError, match=r"x\.json:1: the text of turn 1 is a number"):
         read_examples(path)
+
+
+@pytest.mark.parametrize("other", ["data", "paragraphs", "qas"])
+def test_other_fields_of_own_rows_are_ignored(tmp_path: Path, other: str) -> None:
+    turns = [{"speaker": "a", "text": "q"}, {"speaker": "b", "text": "right"}]
+    for row in ({"context": "q", "response": "right"}, {"context": "q", "candidates": ["right"], "relevant": [0]},
+                {"turns": turns}):  # fmt: skip
+        assert examples(tmp_path / "x.jsonl", row | {other: [{"n": 1}, {"n": 2}]}) == [(("q",), ("right",), (0,))]
+
+
+def test_a_table_named_for_tabs_has_tabs(tmp_path: Path) -> None:
+    for name, sign in (("x.tsv", "\t"), ("x.csv", ","), ("y.csv", "\t")):
+        first = sign.join(("context", "response", "a, b" if name == "x.tsv" else "c"))
+        (tmp_path / name).write_text(f"{first}\n{sign.join(('q', 'right', 'n'))}\n", "utf-8")
+        assert [(e.context, e.response) for e in read_examples(tmp_path / name).examples] == [(("q",), "right")]
 
 
 def test_published_pairs_are_split(tmp_path: Path) -> None:
@@ -256,6 +273,10 @@ def test_corpora_of_dialogues(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     assert imported("labelled-turns", path, "1\ta\tb\tyes\n0\ta\tb\tno\n0\tc\tno\n1\tc\tyes\n1\tc\tright\n") == [
         (("a", "b"), ("yes", "no"), (0,)), (("c",), ("no", "yes", "right"), (1, 2)),
+    ]  # fmt: skip
+    lines = "text:a\\nb\tlabels:c\\nd\tlabel_candidates:e\\nf|c\\nd\ntext:g\tlabels:h\tepisode_done:True\n"
+    assert imported("parlai", path, lines) == [
+        (("a\nb",), ("e\nf", "c\nd"), (1,)), (("a\nb", "c\nd", "g"), ("h",), (0,)),
     ]  # fmt: skip
     episode = "text:hi\\nthere\tlabels:hello|hey\ntext:and?\tlabels:yes\tlabel_candidates:no|yes\tepisode_done:True \n"
     assert imported("parlai", path, episode + "text:new\teval_labels:old\tepisode_done:True\n") == [

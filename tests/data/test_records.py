@@ -22,6 +22,8 @@ def test_messages_become_turns_of_those_who_speak() -> None:
         {"role": "user", "content": parts},
         {"role": "assistant", "content": None},
         {"role": "assistant", "content": " \n"},
+        {"role": "assistant", "tool_calls": [{"id": "1"}]},
+        {"role": "assistant", "function_call": {"name": "f"}},
         {"role": "agent", "content": "three"},
     ]
     assert turns_of(messages) == ("one\ntwo", "three")

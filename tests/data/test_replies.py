@@ -12,6 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from polyrank.data import frequent_replies, read_pool, read_replies, text_id
+from polyrank.data.pool import pool_of
+from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
 from polyrank_chats import import_chats
@@ -77,6 +79,27 @@ def test_a_language_unknown_to_the_shipped_encoders_is_reported(tmp_path: Path) 
         assert (
             any("most replies seem to be in another language than English (de)" in line for line in said) is not known
         )
+
+
+def test_invisible_signs_are_no_part_of_words() -> None:
+    assert same_words("co\u00adoperate\u200b now\ufeff!") == same_words("cooperate now")
+    with pytest.raises(UsageError, match="`top` is 0; keep at least 1 reply"):
+        frequent_replies([Example(("hi",), ("yes",), (0,))] * 3, top=0)
+    assert len(pool_of([{"id": "", "text": "yes"}, {"text": "yes"}, {"id": None, "text": "yes"}])) == 1
+
+
+def test_a_word_of_two_customers_is_rare_however_often_they_alternate() -> None:
+    """Values that replies to three customers hold stay text; those of fewer do not."""
+
+    def said(*customers: str) -> list[str]:
+        pairs = [
+            Example((f"Hello, my name is {name}.",), (f"Call 0800 123 456, {name}.",), (0,), f"{n}#1")
+            for n, name in enumerate(customers)
+        ]
+        return [reply.text for reply in frequent_replies(pairs, min_count=1)]
+
+    assert said("Ann", "Bob", "Ann", "Bob", "Ann") == ["Call {phone}, {customer}."]
+    assert said("Ann", "Bob", "Cy") == ["Call 0800 123 456, {customer}."]
 
 
 def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path: Path) -> None:

@@ -267,9 +267,11 @@ def test_only_numbers_join_ids_and_only_whole_conversations_are_equal(tmp_path: 
     [
         (200_000_000_000, "1976-05-03"), (900_000_000_000, "1998-07-09"), (99_000_000_000, "5107-03-10"),
         (-200_000_000_000, "1963-08-31"), ("900000000000", "1998-07-09"), ("900000000", "1998-07-09"),
+        (20240531, "2024-05-31"), ("20240531", "2024-05-31"), (" 202405312359", "2024-05-31"),
+        ("20240531235959", "2024-05-31"), (20241331, "1970-08-23"),
     ],
 )  # fmt: skip
-def test_large_numbers_are_milliseconds(value: Any, day: str) -> None:
+def test_large_numbers_are_milliseconds_or_dates(value: Any, day: str) -> None:
     assert str(_time({"time": value}))[:10] == day
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers.models import BPE, WordLevel
 from tokenizers.normalizers import Replace
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 
 from polyrank.config.models import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
@@ -105,6 +105,31 @@ def test_a_context_keeps_its_end_and_a_candidate_its_start(n: int) -> None:
     assert [len(kind) for kind in counted.cut.texts] == [2, 1, 0, 0]
     with pytest.raises(ConfigError, match="the model needs 5 tokens for its chat template alone, and 4 are allowed"):
         message_texts(4, 10, 50, ("sys", "")).context_ids(Context(("a1",)))
+
+
+@pytest.mark.parametrize("budget", range(4, 16))
+def test_a_character_of_several_tokens_goes_as_a_whole(budget: int) -> None:
+    """As of tokenizers of bytes; one that is cut inside would stay for ever."""
+    alphabet = sorted(ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE({sign: number for number, sign in enumerate(["<end>", *alphabet])}, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+
+    class Bare(Template):
+        def apply_chat_template(self, chat: list[dict[str, Any]], **settings: Any) -> str:
+            return "".join(message["content"] for message in chat)
+
+    policy = TextPolicy(max_context_tokens=budget, max_candidate_tokens=budget)
+    subwords = Subwords(tokenizer, "<end>", "<end>", "<end>")
+    texts = MessageTexts(
+        Bare(), subwords, policy, 100, form="flat", settings={}, max_pair_tokens=budget, prompts=("", ""), where="it"
+    )
+    for text in ("hi 😀", "😀😀😀😀", "hi 你好吗"):
+        for ids, start in ((texts.candidate_ids(text), True), (texts.context_ids(Context((text,))), False)):
+            whole = subwords.encode(text)
+            assert len(ids) <= budget
+            assert ids == list(whole[: len(ids)] if start else whole[len(whole) - len(ids) :])
+            assert len(ids) > min(budget, len(whole)) - 4  # at most the bytes of one character less
+        assert sum(map(len, texts.pair_ids(Context((text,)), text)[:1])) <= budget
 
 
 def test_a_model_reads_facts_before_the_turns_each_on_a_line_and_loses_facts_first() -> None:

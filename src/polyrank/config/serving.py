@@ -235,9 +235,10 @@ def _changed(settings: ServingSettings, changes: Mapping[str, Any]) -> ServingSe
 
 def _named(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
-    if equals and path and not Path(text).exists():
+    if equals and path and "#" not in name and not Path(text).exists():  # after a "#" come options of a model
         return checked_name(name), path
-    last = re.split(r"[/:\\]", text.rstrip("/\\"))[-1] if text not in (".", "..") else Path(text).resolve().name
+    place = text.rstrip("/\\")
+    last = re.split(r"[/:\\]", place)[-1] if place not in (".", "..") else Path(text).resolve().name
     name = re.sub(r"[^a-z0-9_-]+", "-", last.lower()).strip("-_")[:64]
     if not NAME.fullmatch(name):
         raise UsageError(f"no valid name can be derived from {text!r}; give one, as NAME={text}")

@@ -156,7 +156,7 @@ def metadata(row: Row, *, without: Collection[str], empty: Collection[object] = 
     others = {name: value for name, value in row.items() if name != "metadata" and name not in without}
     # pandas writes an empty number as NaN; Parquet has dates and bytes, which JSON cannot hold
     kept = {name: value for name, value in others.items() if value not in empty and value == value}
-    return (json.loads(json.dumps(kept, default=str, allow_nan=False)) if kept else {}) | known
+    return json.loads(json.dumps(kept | known, default=str, allow_nan=False)) if kept or known else {}
 
 
 def indices(row: Row, name: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from polyrank.data.values import Row, items_of, object_of, objects_in
 _declared = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
 FORMS: list[dict[str, Any]] = _declared.pop("form")
 PATTERNS = {name: re.compile("|".join(one), re.DOTALL | re.I) for name, one in _declared.pop("patterns").items()}
+OWN = {"turns", "candidates", "relevant_ids", "response"}  # fields of polyrank's rows, whose other fields are ignored
 WORDS: dict[str, list[str]] = {name: words.split() for name, words in _declared.items()}
 
 
@@ -41,7 +42,7 @@ def opened(row: Row) -> Iterator[Row]:
         yield from ({"question": name, "answer": value} for name, value in row.items())
     elif row and all(field_of_turns(object_of(one)) for one in row.values()):
         yield from ({"id": name} | one for name, one in row.items())
-    elif lists and not _form_of(row) and not field_of_turns(row):
+    elif lists and not _form_of(row) and not field_of_turns(row) and not OWN & row.keys():
         around = {name: value for name, value in row.items() if name != lists[0]}
         for one in objects_in(row[lists[0]]):
             yield from opened(around | one)

@@ -11,7 +11,7 @@ from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.data.pool import text_id
 from polyrank.data.same_words import same_words, word_pattern
 from polyrank.data.small_talk import KIND_FIELD, small_talk
-from polyrank.errors import DataError
+from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
 from polyrank.remembered import Remembered
 from polyrank.slots import template
@@ -56,6 +56,7 @@ def frequent_replies(
         notify: called with messages about replies that were left out.
 
     Raises:
+        UsageError: ``top`` is below 1.
         DataError: no reply occurs ``min_count`` times.
 
     >>> said = ["Hi Ann, restart it.", "hi Bob: restart it", "Is AR-12345 it?", "Is AR-99881 it?", "Is that it?"]
@@ -64,6 +65,8 @@ def frequent_replies(
     Hi {customer}, restart it. {'count': 2, 'n_variants': 2}
     Is {order} it? {'count': 2, 'n_variants': 2, 'gaps': ['order']}
     """
+    if top is not None and top < 1:
+        raise UsageError(f"`top` is {top}; keep at least 1 reply")
     corpus = _Corpus(_conversations(examples))
     replies = corpus.replies()
     n_numbers = sum(reply.template is not None and _is_number(reply.template) for reply in replies)
@@ -209,7 +212,7 @@ class _Corpus:
         last: dict[str, str] = {}
         holders: dict[str, set[str]] = defaultdict(set)
         said_by_customers: set[str] = set()
-        for one in conversations:
+        for one in sorted(conversations, key=lambda one: one.customer):
             texts = dict.fromkeys((*one.turns, *one.replies))
             plain = {word for text in texts for word in _words(_without_data(text, one.people))}
             self.n_lower.update(filter(str.islower, plain))

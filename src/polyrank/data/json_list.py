@@ -28,7 +28,7 @@ def is_one_value(path: Path) -> bool:
     line, end, rest = start.partition(b"\n")
     is_cut = not line.rstrip().endswith(b"}") if end else len(line) > 2**19
     if start[:1] == b"[":  # else each line is a list
-        return not (line.rstrip().endswith(b"]") and rest.lstrip()[:1] == b"[")
+        return not (line.rstrip().endswith(b"]") and (line[1:].lstrip()[:1] == b'"' or rest.lstrip()[:1] == b"["))
     return path.name.removesuffix(".gz").endswith(".json") and start[:1] == b"{" and is_cut
 
 

@@ -175,10 +175,11 @@ def _byte_lines(path: Path) -> Generator[tuple[int, bytes]]:
 
 
 def _delimiter(path: Path) -> str:
-    """The sign between the cells of a table: a comma, or else a semicolon or a tab of the header."""
+    """The sign between the cells of a table: a comma, or else a semicolon or a tab of the header; of .tsv a tab."""
+    signs = ("\t", ",", ";") if path.name.removesuffix(".gz").endswith(".tsv") else (",", ";", "\t")
     first = next((line for _, line in _byte_lines(path) if line.strip()), b"")
     header = re.sub(rb'"[^"]*"', b"", first)
-    return next((sign for sign in (",", ";", "\t") if sign.encode() in header), ",")
+    return next((sign for sign in signs if sign.encode() in header), ",")
 
 
 def _text(path: Path, number: int, raw: bytes) -> str:

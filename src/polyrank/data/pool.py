@@ -78,11 +78,11 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
             candidate = _candidate(row)
         except (ValueError, TypeError) as error:
             raise DataError(f"candidate {number}: {error}") from error
-        if row.get("id") is not None or candidate.text not in unnamed:
+        if row.get("id") not in (None, "") or candidate.text not in unnamed:
             result.append(candidate)
         elif not candidate.is_same(unnamed[candidate.text]):
             raise DataError(f"candidate {number}: its text is repeated with other metadata; give each of them an id")
-        if row.get("id") is None:
+        if row.get("id") in (None, ""):
             unnamed[candidate.text] = candidate
     return result
 

@@ -9,6 +9,8 @@ from polyrank.unicode import normal_form
 
 GREETING = re.compile(r"(hi|hello|hey|dear|good (?:morning|afternoon|evening)) ([\w'’-]+)\s*[,.!:–—]\s*", re.IGNORECASE)
 
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")  # hyphens at ends of lines, and signs without a width
+
 
 def same_words(text: str) -> str:
     """Normalize a text: remove case, punctuation and invisible differences of spelling.
@@ -16,7 +18,7 @@ def same_words(text: str) -> str:
     >>> same_words("Don't  worry!"), same_words("don’t worry"), same_words("?!")
     ('don t worry', 'don t worry', '?!')
     """
-    plain = normal_form("NFKC", text).casefold()
+    plain = _INVISIBLE.sub("", normal_form("NFKC", text).casefold())
     words = "".join(c if c.isalnum() or is_sign(c) else " " for c in plain).split()
     return " ".join(words) if words else plain.strip()
 

@@ -32,6 +32,7 @@ from polyrank.wording import counted
 
 By = Literal["auto", "time", "id"]
 PARTS = ("train", "valid", "test")
+DIGITS = re.compile(r"((?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))(\d{4}|\d{6})?")  # 20240531, with a time
 EPOCH = re.compile(r"-?\d{9,}(\.\d+)?")  # seconds or milliseconds as a text
 
 
@@ -274,11 +275,15 @@ def _time(row: Row) -> datetime | None:
 
     >>> str(_time({"time": "2024-05-31T14:00:00+02:00"})), str(_time({"time": "1717164000"}))
     ('2024-05-31 14:00:00+02:00', '2024-05-31 14:00:00+00:00')
+    >>> str(_time({"time": 20240531})), str(_time({"time": "202405311400"}))
+    ('2024-05-31 00:00:00+00:00', '2024-05-31 14:00:00+00:00')
     """
     value = row.get("time")
     if value is None or value == "":
         return None
     try:
+        if not isinstance(value, bool) and (digits := DIGITS.fullmatch(str(value).strip())):
+            value = f"{digits[1]}T{digits[2] or '00'}"
         if isinstance(value, str) and EPOCH.fullmatch(value.strip()):  # a table holds numbers as texts
             value = float(value)
         if is_number(value):

@@ -119,7 +119,9 @@ class MessageTexts(Texts):
                 )
             lost = min(n, excess, max(n - others[0], -(-excess // 2)) if others else excess)
             text, is_context, bounds = texts[side], side == "context", [0, *(end for _, _, end in spans[side])]
-            texts = texts | {side: text[bounds[lost] :] if is_context else text[: bounds[n - lost]]}
+            # a character may have several tokens, so the text ends before the first token that is lost
+            kept = text[bounds[lost] :] if is_context else text[: min(bounds[n - lost], spans[side][n - lost][1])]
+            texts = texts | {side: kept}
             (self.cut.contexts if is_context else self.cut.candidates).add(hash(whole[side]))
             ids = render(*texts.values())
         return ids

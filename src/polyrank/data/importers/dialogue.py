@@ -143,10 +143,10 @@ def parlai(source: Path) -> Source:
     turns: list[str] = []
 
     def example(line: int, raw: str) -> Iterable[Example]:
-        cells = dict(cell.partition(":")[::2] for cell in raw.rstrip("\r\n").split("\t"))
+        cells = dict(cell.partition(":")[::2] for cell in raw.rstrip("\r\n").replace("\\n", "\n").split("\t"))
         if "text" not in cells:
             raise ValueError("the line has no text:...; write text:...<TAB>labels:... in ParlAI's dialogue form")
-        turns.extend(filter(None, [cells["text"].replace("\\n", "\n")]))
+        turns.extend(filter(None, [cells["text"]]))
         context, labels = tuple(turns), (cells.get("labels") or cells.get("eval_labels") or "").split("|")
         turns.extend(filter(None, labels[:1]))
         if cells.get("episode_done", "").strip() == "True":
