@@ -107,6 +107,18 @@ def test_auto_is_cuda_then_mps_then_the_cpu(
             choose_device("mps")
 
 
+def test_a_device_that_does_not_exist_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("xpu", "hip", "meta", "gpu", "", "cpu:x", "vulkan:0"):
+        with pytest.raises(UsageError, match=f"^device '{name}' is unknown; use auto, cpu, cuda or mps$"):
+            choose_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):  # undone at the end
+        assert choose_device("cuda:1") == torch.device("cuda", 1)
+        with pytest.raises(UsageError, match="'cuda:2' is not available on this machine: it has GPUs up to cuda:1"):
+            choose_device("cuda:2")
+
+
 def test_apples_gpu_serves_one_process_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLYRANK_PRECISION", raising=False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)

@@ -77,6 +77,8 @@ def test_langchain_ranks(scorer: polyrank.Scorer, scores: list[float], order: li
         assert found == pytest.approx([scores[row] for row in order[:top_n]], abs=1e-5)
     assert all(d.metadata == {"row": row} for row, d in enumerate(documents))
     assert list(PolyrankReranker(scorer=scorer).compress_documents([], QUERY)) == []
+    (best,) = PolyrankReranker(scorer=scorer, top_n=1).compress_documents([Document(" "), *documents], QUERY)
+    assert best.id == f"d{order[0]}"
     ranker = as_ranker(scorer)
     ranker.relevance = Relevance(2.0, -1.0, 0.0)
     for document in PolyrankReranker(scorer=ranker).compress_documents(documents, QUERY):
@@ -123,5 +125,7 @@ def test_haystack_ranks(scorer: polyrank.Scorer, scores: list[float], order: lis
     assert all(document.score is None for document in documents)
     with pytest.raises(polyrank.UsageError, match="k = 0"):
         PolyrankRanker(scorer, top_k=3).run(QUERY, documents, top_k=0)
-    (empty,) = PolyrankRanker(scorer).run(QUERY, [Document(id="e", content=None)])["documents"]
-    assert empty.score == pytest.approx(float(scorer.score([QUERY], [[""]])[0][0]), abs=1e-5)
+    scanned = [Document(id="e", content=None), *documents]  # a document without a text is never the best
+    assert [d.id for d in PolyrankRanker(scorer).run(QUERY, scanned)["documents"]] == [*(f"d{n}" for n in order), "e"]
+    (empty,) = PolyrankRanker(scorer).run(QUERY, scanned[:1])["documents"]
+    assert empty.id == "e"

@@ -551,6 +551,12 @@ def test_names_are_resolved_from_any_working_directory(tmp_path: Path, monkeypat
         # a folder created later under this name does not replace the Hub's model
         assert absolute_name(f"{prefix}owner/model") == f"{prefix}hf:owner/model"
         assert absolute_name(f"{prefix}embedded") == f"{prefix}embedded"
+    for name in ("embedded", "bm25", "tfidf"):  # names that mean the same next to a folder of that name
+        for folder in (Path(name), Path("map", name)):
+            folder.mkdir()
+        name = f"untuned:{name}" if name == "embedded" else name
+        assert absolute_name(name) == portable_name(name, Path("map")) == resolved_name(name, Path("map")) == name
+    assert absolute_name("embedded") == str(tmp_path / "work" / "embedded")
     (tmp_path / "work").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     assert resolved_name("../bi", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "bi")

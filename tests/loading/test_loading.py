@@ -1,5 +1,6 @@
 """Names and paths are resolved to references once, before any file is opened."""
 
+import gzip
 import json
 import shutil
 import socket
@@ -13,6 +14,7 @@ import pytest
 from polyrank.cli import arguments
 from polyrank.config.models import MODEL, BiConfig, TextPolicy
 from polyrank.config.runs import seeds_inside
+from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model
@@ -31,7 +33,7 @@ from polyrank.loading.models import (
 from polyrank.loading.recipes import _start, load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs, unfinished_seeds
 from polyrank.models import new_model
-from polyrank.records import Context
+from polyrank.records import Context, Example
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.ranker import Ranker
@@ -360,6 +362,7 @@ def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:
     names = "b.CSV a.jsonl.gz c.parquet d.tsv.gz e.arrow .f.parquet .g.jsonl notes.md t.txt"
     for name in names.split():
         (tmp_path / name).touch()
+    (tmp_path / "h.parquet").mkdir()  # a folder of parts is not a file
     found = resolve_data(tmp_path)
     assert [(each.path.name, each.form, each.stem) for each in found] == [
         ("a.jsonl.gz", "json", "a"), ("b.CSV", "csv", "b"), ("c.parquet", "parquet", "c"), ("d.tsv.gz", "csv", "d"),
@@ -368,6 +371,10 @@ def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:
     assert resolve_data(tmp_path / "*.parquet") == found[2:3]  # without hidden files
     assert [each.form for each in resolve_data(tmp_path / "?.t*")] == ["csv", "text"]
     assert resolve_data(tmp_path / "[bc].CSV") == found[1:2]
+    (tmp_path / "i.CSV.GZ").write_bytes(gzip.compress(b"context,response\nhi,hello\n"))
+    (zipped,) = resolve_data(tmp_path / "i.*")
+    assert (zipped.form, zipped.stem) == ("csv", "i")
+    assert read_examples(zipped.path).examples == [Example(("hi",), ("hello",), (0,), "i:2")]
     (tmp_path / "x[1].csv").touch()
     for name in ("x[1].csv", "absent.csv"):  # a file of this name, and a name that is not a pattern
         assert [each.path for each in resolve_data(tmp_path / name)] == [tmp_path / name]

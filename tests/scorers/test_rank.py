@@ -98,6 +98,10 @@ def test_the_best_come_first_and_ties_keep_their_order(scorer: Scorer) -> None:
     assert scorer.rank("my wifi", TEXTS, 2) == scorer.rank("my wifi", iter(TEXTS), k=2) == ranked[:2]
     assert scorer.rank("my wifi", TEXTS, 99) == ranked
     assert scorer.rank("my wifi", []) == []
+    for texts in (["", "the bill", " ", "hello"], ["the bill", "hello", "\n"]):  # a text of nothing is never the best
+        scores = scorer.score(["my wifi"], [texts])[0]
+        order = sorted(range(len(texts)), key=lambda i: (not texts[i].strip(), -scores[i] if texts[i].strip() else i))
+        assert [one.text for one in scorer.rank("my wifi", texts)] == [texts[i] for i in order]
 
 
 def test_truncation_is_logged_once(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from polyrank.data.lines import OnBad, check_object, gzip_errors, open_file, raise_bad, row_error, strict_json
+from polyrank.data.lines import OnBad, check_object, gzip_errors, open_file, raise_bad, row_error, strict_json, suffix
 from polyrank.data.values import Row
 from polyrank.errors import DataError
 
@@ -29,7 +29,7 @@ def is_one_value(path: Path) -> bool:
     is_cut = not line.rstrip().endswith(b"}") if end else len(line) > 2**19
     if start[:1] == b"[":  # else each line is a list
         return not (line.rstrip().endswith(b"]") and (line[1:].lstrip()[:1] == b'"' or rest.lstrip()[:1] == b"["))
-    return path.name.removesuffix(".gz").endswith(".json") and start[:1] == b"{" and is_cut
+    return suffix(path) == ".json" and start[:1] == b"{" and is_cut
 
 
 def listed_rows(path: Path, on_bad: OnBad = raise_bad) -> Iterator[tuple[int, Row]]:

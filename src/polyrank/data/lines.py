@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NoReturn, TypeAlias, cast
 from polyrank.data.forms import holds_texts
 from polyrank.data.values import TOO_DEEP, Row, type_name
 from polyrank.errors import DataError
+from polyrank.loading.data import plain_name
 from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20  # of a line: a longer one is a broken file, not a conversation
@@ -69,7 +70,7 @@ def stem(path: Path) -> str:
     >>> stem(Path("data/train.jsonl.gz")), stem(Path("test.pool.jsonl"))
     ('train', 'test.pool')
     """
-    return Path(path.name.removesuffix(".gz")).stem
+    return Path(plain_name(path)).stem
 
 
 def suffix(path: Path) -> str:
@@ -78,7 +79,7 @@ def suffix(path: Path) -> str:
     >>> suffix(Path("train.JSONL.gz"))
     '.jsonl'
     """
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+    return Path(plain_name(path)).suffix.lower()
 
 
 def check_ratio(path: Path, n_unpacked: int, n_packed: int) -> None:
@@ -117,7 +118,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
             known = next((BINARY[mark] for mark in BINARY if start.startswith(mark)), "")
             if known and not (suffix(path) and known.endswith(suffix(path))):
                 raise DataError(f"{path}: is {known}")
-            zipped = path.name.endswith(".gz")
+            zipped = plain_name(path) != path.name
             if zipped and magic and magic != GZIP_MAGIC:
                 raise DataError(f"{path}: named .gz but is not gzip; rename it or compress it")
             if not zipped and magic == GZIP_MAGIC:
@@ -176,7 +177,7 @@ def _byte_lines(path: Path) -> Generator[tuple[int, bytes]]:
 
 def _delimiter(path: Path) -> str:
     """The sign between the cells of a table: a comma, or else a semicolon or a tab of the header; of .tsv a tab."""
-    signs = ("\t", ",", ";") if path.name.removesuffix(".gz").endswith(".tsv") else (",", ";", "\t")
+    signs = ("\t", ",", ";") if suffix(path) == ".tsv" else (",", ";", "\t")
     first = next((line for _, line in _byte_lines(path) if line.strip()), b"")
     header = re.sub(rb'"[^"]*"', b"", first)
     return next((sign for sign in signs if sign.encode() in header), ",")
@@ -351,4 +352,4 @@ def write_rows(path: Path, objects: Iterable[Row]) -> None:
         except ValueError as error:
             raise row_error(path, number, "holds a number that is not finite; write null instead") from error
     data = b"".join(lines)
-    write_file(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)
+    write_file(path, gzip.compress(data, mtime=0) if plain_name(path) != path.name else data)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data.beir import example_rows
+from polyrank.data.lines import suffix
 from polyrank.data.published import as_own, each_row
 from polyrank.data.values import Row, object_of, objects_in
 from polyrank.errors import DataError, UsageError
@@ -36,7 +37,7 @@ def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
 
 def holds_dialogues(path: Path) -> bool:
     """Whether the first row of a file of JSON lines is a dialogue."""
-    is_lines = path.is_file() and path.name.removesuffix(".gz").endswith(".jsonl")
+    is_lines = path.is_file() and suffix(path) == ".jsonl"
     return is_lines and "turns" in next(_objects(path), {})
 
 

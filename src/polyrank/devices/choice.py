@@ -37,6 +37,8 @@ def choose_device(name: str = "auto") -> torch.device:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and rank is None}
     if name == "auto":
         name = next((kind for kind, there in available.items() if there), "cpu")
+    if name.partition(":")[0] not in ("cpu", *available):
+        raise UsageError(f"device {name!r} is unknown; use auto, cpu, cuda or mps")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -44,6 +46,9 @@ def choose_device(name: str = "auto") -> torch.device:
     if not available.get(device.type, True):
         where = "on this machine" if rank is None or device.type == "cuda" else "to several processes"
         raise UsageError(f"device {name!r} is not available {where}; use cpu")
+    n_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    if rank is None and device.type == "cuda" and (device.index or 0) >= max(n_gpus, 1):
+        raise UsageError(f"device {name!r} is not available on this machine: it has GPUs up to cuda:{n_gpus - 1}")
     if device.type == "cuda":
         # cuDNN's attention makes a plan for every new shape of a batch, and the lengths of texts vary: on an H200 this
         # took most of the time of training a late Cross-encoder, 13 ms per call

@@ -16,6 +16,7 @@ from polyrank.data.json_list import whole_text
 from polyrank.data.values import Row
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.protocols import Evaluation, Record
+from polyrank.loading.data import plain_name
 from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.storage.document import check_format
 from polyrank.storage.durable import write_file
@@ -62,7 +63,7 @@ def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:
                 line["grades"] = record.placement.grades
         lines.append(line)
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    write_file(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    write_file(path, gzip.compress(data, mtime=0) if plain_name(path) != path.name else data)
 
 
 def read_scores(path: Path) -> Evaluation:

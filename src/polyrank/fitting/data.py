@@ -12,6 +12,7 @@ from polyrank.data import choose_speaker, frequent_replies, read_pool, split, wr
 from polyrank.data.examples import kind_of
 from polyrank.data.forms import field_of_turns
 from polyrank.data.language import detect, not_english
+from polyrank.data.lines import suffix
 from polyrank.data.published import as_candidates, each_row
 from polyrank.data.rows import rows
 from polyrank.data.same_words import same_words
@@ -135,7 +136,7 @@ def _holds_examples(source: Path) -> bool:
 
     Otherwise the file is an export of chats.
     """
-    if source.is_file() and source.name.removesuffix(".gz").endswith((".json", ".jsonl", ".csv", ".parquet")):
+    if source.is_file() and suffix(source) in (".json", ".jsonl", ".csv", ".parquet"):
         with suppress(DataError, ValueError, StopIteration):
             row = as_candidates(next(object_of(row) for _, row in each_row(rows(source))))
             return isinstance(row.get(field_of_turns(row) or "", [None])[0], str) or bool(kind_of(row))

@@ -54,7 +54,7 @@ def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
     """
     if name == "embedded":
         folder = _embedded_folder()
-    elif Path(name).is_dir():
+    elif name and Path(name).is_dir():
         folder = Path(name)
     elif hub_name(name, bare=bare_hub_names) or (bare_hub_names and _ONE_WORD.fullmatch(name)):
         folder = hub_folder(name)

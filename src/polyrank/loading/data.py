@@ -50,11 +50,20 @@ def resolve_data(path: AnyPath) -> tuple[DataRef, ...]:
     return tuple(data_file(file) for file in files)
 
 
+def plain_name(path: Path) -> str:
+    """The name without ``.gz``, in capitals or not.
+
+    >>> plain_name(Path("data/A.CSV.GZ"))
+    'A.CSV'
+    """
+    return path.name[:-3] if path.name.lower().endswith(".gz") else path.name
+
+
 def _visible(folder: Path, pattern: str) -> list[Path]:
-    return [file for file in sorted(folder.glob(pattern)) if not file.name.startswith(".")]
+    return [file for file in sorted(folder.glob(pattern)) if not file.name.startswith(".") and file.is_file()]
 
 
 def data_file(path: Path) -> DataRef:
     """A single data file; the ending of its name determines its format."""
-    plain = Path(path.name.removesuffix(".gz"))
+    plain = Path(plain_name(path))
     return DataRef(path, _FORMS.get(plain.suffix.lower(), "json"), plain.stem)

@@ -317,7 +317,7 @@ def absolute_name(name: str) -> str:
     ('untuned:embedded', 'shipped:convert', 'hf:owner/model')
     """
     prefix, path, cut = _split(name)
-    if Path(path).is_dir():
+    if Path(path).is_dir() and not _is_reserved(prefix, path):
         return prefix + str(Path(path).resolve()) + cut
     return prefix + HUB + path + cut if hub_name(path) == path else name
 
@@ -329,7 +329,7 @@ def portable_name(name: str, folder: Path) -> str:
     'untuned:embedded'
     """
     prefix, path, cut = _split(name)
-    if not Path(path).is_dir():
+    if not Path(path).is_dir() or _is_reserved(prefix, path):
         return name
     relative = os.path.relpath(Path(path).resolve(), folder.resolve())
     return prefix + (relative if relative.startswith(os.pardir) else f"{os.curdir}{os.sep}{relative}") + cut
@@ -342,6 +342,8 @@ def resolved_name(name: str, folder: Path) -> str:
     'untuned:embedded'
     """
     prefix, path, cut = _split(name)
+    if _is_reserved(prefix, path):
+        return name
     there = (folder / path).resolve()
     # a relative path whose model is gone must not match a folder in the user's working directory
     return prefix + str(there) + cut if there.is_dir() or path.startswith((os.pardir, os.curdir)) else name
@@ -360,6 +362,11 @@ def moved_name(name: str, near: Path) -> str:
     ends = [Path(*parts[start:]) for start in range(len(parts))]
     places = [folder / end for folder in near.resolve().parents for end in ends if (folder / end).is_dir()]
     return prefix + str(places[0]) + cut if places else name
+
+
+def _is_reserved(prefix: str, path: str) -> bool:
+    """Whether a name has a meaning of its own, also next to a folder of that name."""
+    return path == "embedded" if prefix else path in LEXICAL
 
 
 def _split(name: str) -> tuple[str, str, str]:

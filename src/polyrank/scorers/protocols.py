@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyrank.config.checked import whole_number
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.ranking.top import top_rows
+from polyrank.ranking.top import blank_last, top_rows
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.inputs import as_candidates, as_texts, checked_scores, matched_lists, spread
 
@@ -105,9 +105,10 @@ class Scorer(Composed, Protocol):
         choice = as_candidates(candidates)
         from polyrank.scorers.chunks import Chunked
 
-        returned = Chunked(self).score([context], [[candidate.text for candidate in choice]])[0]
-        scores = checked_scores(returned, (len(choice),), self)
+        texts = [candidate.text for candidate in choice]
+        scores = checked_scores(Chunked(self).score([context], [texts])[0], (len(choice),), self)
         check_finite(scores)
+        scores = blank_last(scores, texts)
         for cut in self.cut:
             cut.warn()
         best = ((choice[row], float(scores[row])) for row in top_rows(scores, len(choice) if k is None else k))
