@@ -365,7 +365,7 @@ def moved_name(name: str, near: Path) -> str:
 
 
 def _is_reserved(prefix: str, path: str) -> bool:
-    """Whether a name has a meaning of its own, also next to a folder of that name."""
+    """Whether a name means the same next to a folder of that name."""
     return path == "embedded" if prefix else path in LEXICAL
 
 
