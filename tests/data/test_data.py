@@ -654,6 +654,21 @@ def test_a_batch_of_a_hundred_million_examples_is_immediate() -> None:
     assert asked == [320]
 
 
+def test_the_lengths_of_a_window_are_read_once_per_epoch() -> None:
+    """Although its batches come at any time among those of others."""
+    asked: list[int] = []
+
+    def sizes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        asked.extend(numbers.tolist())
+        return numbers % 7
+
+    order = BatchOrder(240, sizes, 4, seed=1, window=5)
+    for epoch in range(2):
+        asked.clear()
+        order.epoch(epoch)
+        assert sorted(asked) == list(range(240))
+
+
 @given(st.integers(0, 30), st.integers(0, 12), st.integers(0, 99))
 def test_negatives_are_distinct_and_repeatable(n_pool: int, count: int, index: int) -> None:
     found = sample_negatives(n_pool, count, seed=3, epoch=1, index=index).tolist()

@@ -329,6 +329,12 @@ def test_negatives_are_mined_from_the_ranks_of_the_settings(
         assert negatives(number, example, 0) == wrong[1:4]
     n, n_pool = len(examples), len(pool)
     assert lines == [f"mining wrong responses for {n} examples among {n_pool} responses"]
+    drawn, settings = list[list[list[str]]](), replace(settings, n=1, remine_ranks=(1, 9))
+    for seed in (1, 1, 2):  # which of the ranks are used
+        (folder := tmp_path / f"{len(drawn)}").mkdir()
+        negatives = make_negatives([ranker], settings, examples, seed=seed, folder=folder)
+        drawn.append([negatives(number, example, 0) for number, example in enumerate(examples[:5])])
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_mining_in_bf16_keeps_every_weights_gradient(

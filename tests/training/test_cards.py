@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
-from polyrank.config.methods import MutualMethod
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, TextPolicy
+from polyrank.config.methods import MutualMethod, RerankMethod
+from polyrank.config.models import MODEL, BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe
-from polyrank.config.train import NetworkTraining
+from polyrank.config.train import NetworkTraining, TrainConfig
 from polyrank.data import read_examples
 from polyrank.devices.choice import cpu_has_int8
-from polyrank.models.artifacts import keep_edited_card, load_model, sign_card, signed
+from polyrank.loading.recipes import NetworkPlan
+from polyrank.models.artifacts import keep_edited_card, load_model, read_config, sign_card, signed
+from polyrank.scorers.exported.agreement import Agreement
 from polyrank.scorers.in_int8 import check_int8, read_record
+from polyrank.scorers.load import IN_INT8
+from polyrank.storage.document import seal
 from polyrank.training import RunResult, train
-from polyrank.training.card import describe_part, licence
+from polyrank.training.card import describe_part, licence, write_card
+from polyrank.training.loop import FitResult
 from train_settings import train_config
 
 
@@ -83,6 +88,41 @@ def test_a_card_describes_the_model(
     assert code is not None
     exec(code[1].replace("path/to/this/folder", str(own.model)), {})  # the card's own example
     assert own.load(device="cpu").rank("hello", ["a", "b"])
+
+
+def test_a_card_names_the_trained_model_that_a_network_started_from(
+    tiny_encoders: dict[str, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """By its name on the Hub, with its licence; a first stage by its last name."""
+    folder, start = Path(shutil.copytree(tiny_encoders["poly"], tmp_path / "model")), tmp_path / "start"
+    start.mkdir()
+    (start / "README.md").write_text("---\nlicense: apache-2.0\n---\n", "utf-8")
+    model, text, train = PolyConfig(backbone=str(tiny_backbone)), TextPolicy(), NetworkTraining(init_from="hf:me/mine")
+    network = NetworkPlan(name="", model=model, text=text, train=train, start=start)
+    plan = Recipe(model=model, text=text, data=DataConfig(train=str(task["train"])), output=str(tmp_path / "run"))
+    fit = FitResult(n_steps=9, n_examples=72, best={"loss": 0.5}, best_step=6, seconds=1.0)
+
+    def write(plan: Recipe) -> str:
+        write_card(folder, plan, network, [], seed=1, fit=fit, n_steps=9, test={})
+        return (folder / "README.md").read_text("utf-8")
+
+    before = write(plan)
+    header = "---\nlibrary_name: polyrank\nlicense: apache-2.0\nbase_model: me/mine\n---\n"
+    assert before.startswith(header)
+    assert "| **Started from** | `hf:me/mine` (licence: apache-2.0) |" in before
+    assert "| **Saved after** | step 6, the best on the validation part |" in before
+    assert "| `train.batch_size` | `64` |" in before  # a default, and shown
+    assert "In 8 bits" not in before
+    document, alike = read_config(folder), Agreement(200, 0.5, 0.45, 0.97)
+    in_int8 = {"fingerprint": document["fingerprint"], "kept": False, **dataclasses.asdict(alike)}
+    (folder / MODEL.file).write_bytes(seal({**document, "metadata": {**document["metadata"], IN_INT8: in_int8}}, MODEL))
+    method = RerankMethod(first_stage=str(tiny_encoders["bi"]))
+    plan = dataclasses.replace(plan, model=CrossConfig(), train=TrainConfig(method=method))
+    text_of = write(plan)
+    assert f"| **In 8 bits** | {alike}; not used on CPUs without bf16 |" in text_of
+    assert "| **First stage** | `bi`, whose scores it corrects; all figures are of both |" in text_of
+    assert str(tmp_path) not in text_of
+    assert str(tiny_encoders["bi"]) not in text_of
 
 
 @pytest.mark.parametrize("text", [None, "# mine\n", sign_card("# polyrank's\n"), sign_card("# it\n") + "and mine\n"])
@@ -192,6 +232,7 @@ def test_examples_from_memory_and_a_network_without_a_start(task: dict[str, Path
     ("header", "wanted"),
     [
         ("---\nlanguage: en\nlicense: mit\n---\n# A model", "mit"),
+        ("---\nlicense: cc-by-4.0\n---\n# A model", "cc-by-4.0"),
         ("---\nlanguage: en\n---\nlicense: mit", "not stated"),
         ("# A model\nlicense: mit", "not stated"),
         (None, "not stated"),

@@ -17,7 +17,7 @@ from convert_models import POLICY, TINY
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.train import CONVERT_PRETRAINING, NetworkTraining, TrainConfig
 from polyrank.data import read_examples
-from polyrank.errors import DataError
+from polyrank.errors import DataError, ResourceError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.models import Network
 from polyrank.models.artifacts import load_model
@@ -276,6 +276,9 @@ def test_training_and_validation_data_come_from_the_recipe(tmp_path: Path, write
     said, lists = load_data(as_pairs)
     assert {e.response for e in said} == {"said"}
     assert [e.response for e in lists] == [e.response for e in examples]  # ``kind`` applies only to the training data
+    cached = dataclasses.replace(as_pairs, cache=str(tmp_path / "cache"), valid=None)
+    assert {e.response for e in load_data(cached)[0]} == {"said"}
+    assert [e.response for e in load_data(cached, said[1:])[0]] == ["said"] * (len(said) - 1)
     for most in (6, 7):
         enough = DataConfig(train=str(learn), kind="candidates", max_train=most)
         assert load_data(enough) == (examples, [])
@@ -325,6 +328,8 @@ def test_dialogues_in_memory_are_read_like_files(tmp_path: Path, write_rows: Wri
         from_memory, judges = load_data(DataConfig(speaker=speaker), iter(dialogues), lists)
         assert [(e.context, e.response) for e in from_memory] == [(e.context, e.response) for e in train_part]
         assert [e.candidates for e in judges] == [e.candidates for e in valid]
+        cached = DataConfig(train=str(file), speaker=speaker, cache=str(tmp_path / "cache"))
+        assert [(e.context, e.response) for e in load_data(cached)[0]] == [(e.context, e.response) for e in train_part]
         n_train[speaker] = len(train_part)
     assert n_train == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}
     for source, given, name in ((file, None, file), (None, dialogues, "train")):
@@ -368,20 +373,29 @@ def test_validation_and_test_lists_are_read_alike(tmp_path: Path, write_rows: Wr
 def test_figures_of_the_training_are_those_of_the_model(tmp_path: Path, write_rows: Write) -> None:
     train_file = write_rows("train.jsonl", rows(0))
     only_right = {"context": ["thanks"], "candidates": ["welcome", "welcome"], "relevant": [0]}  # no scorer can fail
-    valid, held_out = (write_rows(name, [*rows(1), only_right]) for name in ("valid.jsonl", "test.jsonl"))
+    valid, held_out = write_rows("valid.jsonl", rows(1)), write_rows("test.jsonl", [*rows(1)[1:], only_right])
     said: list[str] = []
     plan = dataclasses.replace(recipe(train_file, valid, tmp_path / "run", epochs=2))
     plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, test=str(held_out)))
     (result,) = train(plan, notify=said.append)
-    assert result.test["n_examples"] == 6
-    found = summarise(evaluate(result.load(), read_examples(valid).examples))
-    assert result.test["metrics"] == found["metrics"]
+    assert result.test["n_examples"] == 5
+    of_test, found = (summarise(evaluate(result.load(), read_examples(part).examples)) for part in (held_out, valid))
+    assert result.test["metrics"] == of_test["metrics"]
     assert result.fit.best["R@1"] == pytest.approx(found["metrics"]["R@1"])
     assert any("without 1 that have no wrong candidate" in line for line in said)
-    assert f"evaluating {result.model} on the 6 examples of {held_out}" in said
+    assert f"evaluating {result.model} on the 5 examples of {held_out}" in said
+    with pytest.raises(UsageError, match="'no such device' is unknown"):
+        result.load(device="no such device")
     assert result.test["precision"] == result.load().precision
     (again,) = train(plan, resume=True)
     assert again.test == result.test
+
+
+def test_a_network_that_is_too_large_is_refused_with_the_name_of_the_device(tmp_path: Path, write_rows: Write) -> None:
+    plan = recipe(write_rows("train.jsonl", rows(0)), None, tmp_path / "run")
+    model = dataclasses.replace(TINY, side_dim=2**40)
+    with pytest.raises(ResourceError, match="the network does not fit into the free memory of cpu; use another device"):
+        train(dataclasses.replace(plan, model=model))
 
 
 def test_equal_responses_leave_nothing_to_learn(tmp_path: Path) -> None:

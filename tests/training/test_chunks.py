@@ -27,10 +27,12 @@ from polyrank.text import Tokens, pad
 from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.encoding import encode_in_parts
-from polyrank.training.fitting import too_large
+from polyrank.training.fitting import ExampleOrder
 from polyrank.training.learner import explain_out_of_memory
-from polyrank.training.mutual import Imitation
+from polyrank.training.mutual import DistillStep, Imitation
+from polyrank.training.teacher import Teacher
 from train_settings import in_chunks, loss_of, losses_of, toy_recipe
+from word_models import PairScorer
 
 CPU = torch.device("cpu")
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
@@ -286,6 +288,18 @@ def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -
         assert difference(cached, plain) < 1e-5
 
 
+@each_step
+def test_a_summed_loss_is_of_all_contexts_of_a_batch(start: Start, tiny_backbone: Path) -> None:
+    """With ``train.loss = "sum"`` the loop multiplies each loss by its number of contexts."""
+    step, _ = start(tiny_backbone, 0.0)
+    steps = [step]
+    if isinstance(step, ListwiseStep):
+        teacher = Teacher(PairScorer(), None, n_examples=len(BATCH), n_candidates=4)
+        steps += [MutualStep(step, step, Imitation()), DistillStep(step, teacher, Imitation())]
+    for one in steps:
+        assert {loss.n_contexts for loss in one.losses(one.prepare(BATCH[2:6], 0), 0)} == {4}
+
+
 # memory
 
 
@@ -393,9 +407,11 @@ def test_a_chunk_may_be_larger_than_a_batch_of_lists() -> None:
 
 @pytest.mark.parametrize(("chunk_size", "next_one"), [(None, 32), (16, 8), (1, 1)])
 def test_out_of_memory_suggests_half_of_the_chunk(chunk_size: int | None, next_one: int) -> None:
+    settings = TrainConfig(batch_size=64, chunk_size=chunk_size)
+    order = ExampleOrder(DATA[:1] * 64, lambda _: 1, settings, seed=1)
     with (
         pytest.raises(ResourceError, match=rf"a batch of 64 does not .* train\.chunk_size={next_one} "),
-        explain_out_of_memory(too_large(64, chunk_size)),
+        explain_out_of_memory(order.too_large(order.rows(0)[0])),
     ):
         raise MemoryError
 

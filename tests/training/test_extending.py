@@ -146,10 +146,12 @@ def test_a_finished_run_keeps_its_checkpoint_if_all_of_its_networks_can_be_exten
         valid=[], test=[], parts=[], device="cpu", loss=None, resume=False, overwrite=False,
         report=lambda seed, record: None, notify=print,
     )  # fmt: skip
-    (tmp_path / CHECKPOINT).touch()
+    files = [tmp_path / name for name in (CHECKPOINT, "mined-0123.npy")]
+    for file in files:
+        file.touch()
     fits = [FitResult(n_steps=6, best={}, best_step=6, seconds=float(n)) for n in (1, 2)]
     run._end(fits)
-    assert (tmp_path / CHECKPOINT).exists() == (first == second)
+    assert [file.exists() for file in files] == [first == second] * 2
     result = read_document(tmp_path, TRAINING.result)
     assert [result[name]["seconds"] for name in ("retriever", "reranker")] == [1, 2]
 

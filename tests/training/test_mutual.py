@@ -20,6 +20,7 @@ from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
+from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy, imitation
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
@@ -346,7 +347,13 @@ def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dic
     mutual = recipe(task, tiny_backbone, tmp_path / "mutual", model=BI, partner=CROSS, dropout=0.0, alpha=2.0)
     assert mutual.reranker is not None
     frozen = dataclasses.replace(mutual.reranker.train, lr=0.0, weight_decay=0.0, init_from=str(teacher))
-    train(dataclasses.replace(mutual, reranker=dataclasses.replace(mutual.reranker, train=frozen)))
+    said: list[str] = []
+    pair = train(
+        dataclasses.replace(mutual, reranker=dataclasses.replace(mutual.reranker, train=frozen)), notify=said.append
+    )
+    both = [load_model(one.model).model for one in pair]
+    n_parameters = sum(weight.numel() for model in both for weight in model.parameters())
+    assert f"seed 1: {n_parameters:,} parameters on cpu" in said
     alone = recipe(
         task,
         tiny_backbone,

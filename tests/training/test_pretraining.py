@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,13 @@ def test_pairs_are_made_once_and_again_when_damaged(dialogues: Path, subwords: S
     assert any("damaged" in line for line in said)
     read("[MASK]")  # another separator: other ids
     assert len(list((tmp_path / "cache").iterdir())) == 2
+    subwords.add(["unbelievably"])
+    assert subwords.id_of("unbelievably") in np.asarray(read().ids) >> 1
+    with dialogues.open("a", encoding="utf-8") as stream:
+        stream.write('{"turns": 3}\n')
+    assert len(open_pairs(dialogues, subwords, "[SEP]", tmp_path / "cache", skip_bad=True)) == len(before)
+    with pytest.raises(DataError, match=r"dialogues\.jsonl:61: "):
+        read()
 
 
 def test_background_and_candidates(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
@@ -317,8 +325,14 @@ def test_a_small_window_still_fills_batches(pairs: Pairs, window: int) -> None:
     assert len(batches) < 1.5 * len(order(pairs))
 
 
-def test_half_of_the_responses_are_random(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
-    rows = [{"context": a, "response": f"{b} {a}"} for a in WORDS for b in WORDS] * 8
+@pytest.mark.parametrize("few", [False, True])
+def test_half_of_the_responses_are_random(
+    few: bool, write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path
+) -> None:
+    rows: list[dict[str, str]] = []
+    for a, b in product(WORDS, WORDS):  # nearly all responses are different, or half of them equal
+        rows += [{"context": f"{a} {b}", "response": text} for text in (("hi", "thanks") if few else (f"{b} {a}",) * 2)]
+    rows *= 2
     pairs = open_pairs(write_rows("p.jsonl", rows), subwords, "[SEP]", tmp_path / "c", skip_bad=False)
     batches = order(pairs, random_half=True, batch_tokens=1000)
     random = np.concatenate([batch.random for batch in batches])
@@ -658,6 +672,12 @@ def test_a_run_follows_its_recipe(dialogues: Path, tmp_path: Path) -> None:
         backbone, _, _ = _start(plan(dialogues, tmp_path / "run", *options), tmp_path / "run", said.append)
         assert {module.p for module in backbone.modules() if isinstance(module, torch.nn.Dropout)} == {rate}
     assert said.count("learning 150 subwords") == 1
+    for kind in ("bpe", "wordpiece"):
+        (folder := tmp_path / kind).mkdir()
+        _, learned, _ = _start(
+            plan(dialogues, folder, f"vocabulary.kind={kind}", "data.skip_bad=true"), folder, said.append
+        )
+        assert type(learned.tokenizer.model).__name__.lower() == kind
     with pytest.raises(DataError, match=r"dialogues\.jsonl:61: "):
         pretrain(plan(dialogues, tmp_path / "strict", "train.steps=4"))
 
@@ -728,8 +748,10 @@ def test_a_backbone_with_another_vocabulary_is_not_continued(
     pretrain(plan(dialogues, tmp_path / "run", "train.steps=1", **tables))
     weights, vocabulary = backbone / "model.safetensors", backbone / "tokenizer.json"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0" * 4)
-    longer = plan(dialogues, tmp_path / "run", "train.steps=2", **tables)
-    assert pretrain(longer, resume=True).fit.n_steps == 2
+    longer, said = plan(dialogues, tmp_path / "run", "train.steps=2", **tables), list[int]()
+    # with both options, the run is resumed
+    fit = pretrain(longer, resume=True, overwrite=True, report=lambda record: said.append(record["step"])).fit
+    assert (fit.n_steps, {*said}) == (2, {2})
     vocabulary.write_bytes(vocabulary.read_bytes() + b" ")
     with pytest.raises(ConfigError, match=rf"{backbone} changed since .*run was started: from "):
         pretrain(longer, resume=True)
@@ -748,6 +770,12 @@ def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Pat
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"notes.txt"):
         pretrain(plan(dialogues, tmp_path / "other", "train.steps=2"))
+    (model := tmp_path / "new" / "model").mkdir(parents=True)
+    (model / "notes.txt").write_text("mine")
+    said: list[str] = []
+    with pytest.raises(UsageError, match=r"notes.txt"):
+        pretrain(plan(dialogues, tmp_path / "new", "train.steps=2"), notify=said.append)
+    assert said == []  # before any work
 
 
 @pytest.mark.deep
@@ -821,14 +849,21 @@ def test_a_backbone_is_pretrained_further(mean_pooled_backbone: Path, dialogues:
 
 
 def test_every_seed_is_validated_on_the_same_pairs_masks_and_random_responses(
-    dialogues: Path, pairs: Pairs, subwords: Subwords, tiny_backbone: Path, tmp_path: Path
+    dialogues: Path,
+    pairs: Pairs,
+    subwords: Subwords,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At a learning rate of 0, so the new heads, which depend on the seed, stay as they are."""
     changes = ["train.steps=1", "train.lr=0.0", "train.objectives=joint"]
     for seed in (1, 2):
         tables = {"model": {"backbone": str(tiny_backbone)}, "vocabulary": None}
         recipe = plan(dialogues, tmp_path / str(seed), *changes, f"train.seed={seed}", **tables)
-        pretrain(recipe)
+        with monkeypatch.context() as patch:
+            patch.setenv("POLYRANK_PRECISION", "bf16")  # the recipe sets another
+            pretrain(recipe)
         same = PairBatches(pairs.first(20), subwords, recipe, VALID_SEED)
         expected = validate(pretraining_network(load_backbone(tiny_backbone), seed), same, CPU)
         assert expected["loss"] == pytest.approx(expected["masked_lm_loss"] + expected["next_utterance_loss"])

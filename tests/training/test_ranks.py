@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from polyrank.training.exchange import summed_gradients
 from polyrank.training.inputs import InBatch, Lists
 from polyrank.training.pretraining import pretrain
 from polyrank.training.run_document import read_run_recipe
-from polyrank.training.shares import Share, deal
+from polyrank.training.shares import Share, deal, share_of
 from polyrank.training.steps import first_is_right
 from processes import run, run_together, work_together
 from test_golden import CONVERT
@@ -112,6 +112,19 @@ def test_no_thread_of_a_group_outlives_it(gradients: Callable[[int], Path]) -> N
         names = json.loads((gradients(2) / f"threads-{rank}.json").read_text("utf-8"))
         assert names
         assert not [name for name in names if name.startswith("pt_gloo")]
+
+
+def test_a_process_without_texts_encodes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which gives it a graph; the others encode each text once."""
+    monkeypatch.setattr(distributed, "world_size", lambda: 4)
+    encoded, own = [], []
+    for rank in range(4):
+        monkeypatch.setattr(distributed, "rank", partial(int, rank))
+        share = share_of([[5], [6, 7]], pad_id=0)
+        encoded.append(share.tokens.ids.tolist())
+        own.append(share.own.tolist())
+    assert own == [[1], [0], [], []]
+    assert encoded == [[[6, 7]], [[5]], [[6, 7]], [[6, 7]]]
 
 
 @pytest.mark.parametrize(

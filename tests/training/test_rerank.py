@@ -176,6 +176,19 @@ def test_the_loss_of_a_batch_is_the_mean_of_those_of_its_searches_that_find_the_
     assert n_found == len(found)
 
 
+def test_the_first_stage_scores_in_the_precision_of_the_training(
+    trained: dict[str, Any], step: RerankStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYRANK_PRECISION", "bf16")  # of a scorer without a precision
+    one, examples = step.reranker, trained["examples"]
+    ranker = Ranker(one.model, one.texts, CrossScorer(one.model, one.texts), save=lambda path, metadata: None)
+    train = trained["plan"]["train"] | {"precision": "fp32"}
+    settings = resolve_recipe(trained["plan"] | {"train": train}).recipe.train
+    made = make_step([ranker], settings, examples, device=torch.device("cpu"), seed=1, folder=Path())
+    assert isinstance(made, RerankStep)
+    assert made.first_stage.precision == "fp32"
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(("n_pool", "n_drawn"), [(20_000, 7), (5, 5)])
 def test_the_first_stage_chooses_from_a_part_of_the_responses(

@@ -1,5 +1,6 @@
 """In-batch losses in chunks of contexts: the same loss and gradients in less memory."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,21 @@ def test_chunks_have_the_loss_and_gradients_of_the_whole(
         assert other.keys() == found[0].keys()
         for key, value in found[0].items():
             torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-9, msg=key)
+
+
+def test_contexts_of_several_vectors_are_fewer_in_a_chunk(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 contexts with 4 vectors and some candidates, the products of 3 at a time fit."""
+    step, _ = test_chunks.STEPS["Poly"](tiny_backbone, 0.0)
+    shapes: list[tuple[int, ...]] = []
+
+    def loss(scores: torch.Tensor, target: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(scores.shape))
+        return cross_entropy(scores, target, allowed)
+
+    n_candidates = len(step.prepare(test_chunks.BATCH, 0).columns)
+    monkeypatch.setattr(row_losses, "MOST_SCORES", 3 * 4 * n_candidates)
+    loss_of(replace(step, loss=loss), test_chunks.BATCH)
+    assert shapes == [(3, n_candidates)] * 3 + [(1, n_candidates)]
 
 
 def test_a_process_adds_its_share_of_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from polyrank.data import mapped_examples, read_examples, write_examples
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_stored
 from polyrank.errors import ConfigError, DataError
 from polyrank.loading.data import resolve_data
+from polyrank.loading.recipes import NetworkPlan
 from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import GivenNegatives, RandomNegatives, right_answers, text_key
 from polyrank.records import Context, Example
@@ -30,9 +31,9 @@ from polyrank.text import BackboneTexts, ConvertTexts, Texts, learn_subwords, lo
 from polyrank.training import InBatchStep, ListwiseStep, ranker, stored_tokens, train
 from polyrank.training.data import load_data
 from polyrank.training.inputs import in_batch
-from polyrank.training.methods import make_negatives
+from polyrank.training.methods import make_negatives, make_step
 from polyrank.training.stored_tokens import open_tokens
-from train_settings import toy_recipe, train_config
+from train_settings import SHORT, toy_recipe, train_config
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 turns = st.lists(words, min_size=1, max_size=4).map(tuple)
@@ -315,7 +316,15 @@ def test_settings_unsupported_on_disk_are_refused(tiny_backbone: Path, task: dic
         polyrank.train(nothing)
 
 
-@pytest.mark.parametrize(("source", "what"), [("", "folder"), ("train*.jsonl", "pattern")])
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("", "folder"),
+        ("train*.jsonl", "pattern"),
+        ("train?1].jsonl", "pattern"),
+        ("train[[]1].jsonl", "pattern"),
+    ],
+)
 def test_many_files_without_a_folder_for_examples_are_refused(
     source: str, what: str, task: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -416,6 +425,20 @@ def test_a_step_tokenizes_no_text_again_whose_tokens_are_stored(tiny_backbone: P
     lists = ListwiseStep(model, candidates, device, GivenNegatives(2, 1), stored=tokens).prepare(rows, 0)
     for found in (batch.contexts, lists.inputs):
         assert found.tokens.ids.tolist() == texts.contexts([example.query for example in data]).ids.tolist()
+
+
+@pytest.mark.parametrize("method", ["in_batch", "listwise"])
+def test_a_training_from_disk_uses_the_stored_tokens(method: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "train.jsonl", ANSWERED[:4])
+    data, settings = stored(tmp_path / "train.jsonl"), train_config(method=method, batch_size=4, n_negatives=1)
+    config = BiConfig(backbone=str(tiny_backbone))
+    network = NetworkPlan(name="", model=config, text=SHORT, train=settings, start=None)
+    device = torch.device("cpu")
+    for examples, from_disk in ((data, True), ([*data], False)):
+        made = ranker.new_ranker(network, examples, precision="fp32", seed=1, device=device)
+        step = make_step([made], settings, examples, device=device, seed=1, folder=tmp_path)
+        assert isinstance(step, InBatchStep | ListwiseStep)
+        assert (step.stored is not None) == from_disk
 
 
 def test_no_process_receives_the_tokens_of_another(

@@ -26,6 +26,7 @@ from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.train import NegativesConfig, TrainConfig
 from polyrank.data import read_examples
+from polyrank.devices.choice import cpu_has_int8
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, ResourceError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.loading.recipes import NetworkPlan, load_recipe
@@ -36,6 +37,7 @@ from polyrank.models.losses import cross_entropy
 from polyrank.negatives.random import GivenNegatives, MixedNegatives, RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.in_int8 import read_record
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
 from polyrank.training import InBatchStep, ListwiseStep, train
@@ -116,6 +118,7 @@ def test_two_runs_are_bit_equal_and_seeds_differ(tiny_backbone: Path, task: dict
         notify=said.append,
     )
     assert [r.seed for r in results] == [1, 2]
+    assert {read_record(result.model) is not None for result in results} == {cpu_has_int8()}
     kept = [load_model(result.model) for result in results]
     assert [model.metadata["seed"] for model in kept] == [1, 2]
     assert [model.metadata["recipe"]["train"]["batch_size"] for model in kept] == [24, 24]
@@ -371,6 +374,10 @@ def test_the_recipe_selects_a_batchs_negatives(tiny_backbone: Path, negatives: A
     n = sum(sizes)  # in one group of texts of similar length or in several
     assert n == n_columns or (negatives and negatives.sources == ("random",) and 4 < n <= n_columns)
     if negatives is not None:
+        assert isinstance(step, InBatchStep)
+        found = step.prepare([(5, data[5]), (2, data[2])], 3).columns
+        wanted = make_negatives([], negatives, data, seed=1, folder=Path())
+        assert found == [*dict.fromkeys(["reply 5", "reply 2", *wanted(5, data[5], 3), *wanted(2, data[2], 3)])]
         for seed in (1, 2):
             lists = TrainConfig(method=ListwiseMethod(), batch_size=4, negatives=negatives)
             step = make_step([ranker], lists, data, device=CPU, seed=seed, folder=Path())
@@ -720,6 +727,18 @@ def test_a_second_training_starts_where_the_first_ended(
         assert isinstance(goes_on, BiConfig)
         assert goes_on.normalize is kept
         new_model(goes_on, POLICY, seed=1, sample=["hello"])
+
+
+def test_the_scale_of_a_new_encoder_is_fitted_to_many_responses(tiny_backbone: Path) -> None:
+    model = BiConfig(backbone=str(tiny_backbone), reduction="mean", match_self_score=20.0)
+    examples = [Example((f"hi {i}",), (" ".join(["bill"] * (1 + i)),), (0,)) for i in range(7)]
+    scales = []
+    for some in (examples, examples[:2]):
+        made = new_ranker(plan_of(model, TrainConfig()), some, precision="fp32", seed=1, device=CPU).model
+        alone, _, _ = new_model(model, POLICY, seed=1, sample=[example.candidates[0] for example in some])
+        scales.append(float(made.context_tower.scale))  # type: ignore[arg-type, union-attr]
+        assert scales[-1] == float(alone.context_tower.scale)  # type: ignore[arg-type, union-attr]
+    assert scales[0] != scales[1]
 
 
 @pytest.mark.deep
