@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from polyrank.tuning.intents import (
     train_intents,
 )
 from polyrank.tuning.intents.classifier import encode
+from polyrank.tuning.intents.train_intents import GRID as GRID_SEARCHED
 from processes import run
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -155,6 +157,10 @@ def test_plain_files_and_folders(tmp_path: Path) -> None:
     assert found.train == (Utterance("hi", "greet"), Utterance("7", None))
     assert found.dev == (Utterance("hello", "greet"),)
     assert read_intents(tmp_path / "Train.jsonl", out_of_scope="none").train == found.train
+    polars = pytest.importorskip("polars")
+    (folder := tmp_path / "parquet").mkdir()
+    polars.DataFrame({"text": ["hello"], "intent": ["greet"]}).write_parquet(folder / "train.parquet")
+    assert read_intents(folder).train == found.dev
 
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".CSV"])
@@ -211,9 +217,13 @@ def test_json_of_chatbots_is_read(tmp_path: Path) -> None:
         "utterances": found,
         "closedLists": [{"name": "a", "b": ["c"]}],
     }
+    lists = [
+        {"intents": [{field: name, of: texts} for name, texts in said.items()]}
+        for field in ("intent", "tag", "name") for of in ("patterns", "examples", "utterances")
+    ]  # fmt: skip
     whole = [Utterance(text, name) for name, texts in said.items() for text in texts]
     none = {**said, "other": []}  # an intent without texts yet
-    for document in (said, none, found, {"intents": tags}, {"rasa_nlu_data": {"common_examples": found}}, luis):
+    for document in (said, none, found, {"intents": tags}, {"rasa_nlu_data": {"common_examples": found}}, luis, *lists):
         (tmp_path / "a.json").write_text(json.dumps(document), "utf-8")
         assert [*read_intents(tmp_path / "a.json").train] == whole
     rows = [{"text": one.text, "label": 0, "label_text": one.intent} for one in whole]
@@ -246,8 +256,10 @@ def test_few_shot_has_exactly_n_and_is_nested() -> None:
     assert five != few_shot(pool, 5, seed=4)
     # an intent's draw does not depend on the order in which the file names the others
     assert set(few_shot(pool, 20, seed=3)) == {u for u in pool if u.intent}
-    with pytest.raises(DataError, match=r"'bill' has 20 utterances, fewer than the requested 21"):
-        few_shot(pool, 21, seed=3)
+    for n, of in ((21, pool), (10, (*pool, *(Utterance(f"often {i}", "often") for i in range(30))))):
+        some = [u for u in of if u.intent != "bill"] + [u for u in of if u.intent == "bill"][: n - 1]
+        with pytest.raises(DataError, match=rf"'bill' has {n - 1} utterances, fewer than the requested {n}"):
+            few_shot(some, n, seed=3)
 
 
 def test_a_development_part_is_split_off() -> None:
@@ -665,6 +677,12 @@ def test_settings_that_diverge_are_left_out() -> None:
         trained(IntentSplits(TRAIN, DEV), grid=grid[2:])
 
 
+def test_the_grid_tries_several_values_of_each_setting_with_all_of_the_others() -> None:
+    dropouts, rates = ({getattr(config, name) for config in GRID_SEARCHED} for name in ("dropout", "lr"))
+    assert min(len(dropouts), len(rates)) > 1
+    assert {(config.dropout, config.lr) for config in GRID_SEARCHED} == {*product(dropouts, rates)}
+
+
 def test_impossible_settings_of_intents_are_refused() -> None:
     for options in ({"seeds": ()}, {"n_few_shot": 0}, {"max_epochs": 0}):
         with pytest.raises(UsageError, match="give at least one seed, one epoch, and one utterance"):
@@ -715,7 +733,9 @@ def test_the_folder_predicts_equally_and_refuses_another_encoder_and_damage(
     found = load_intents(place)
     assert found.predict(texts) == results[0].classifier.predict(texts)
     assert found.metadata == results[0].classifier.metadata
-    with pytest.raises(ArtifactError, match="give the right encoder as `encoder`"):
+    wanted, other = (load_encoder(str(models[key]), device="cpu").fingerprint[:12] for key in ("bi", "other"))
+    message = f"trained on encoder {wanted}, and .* is {other}; give the right encoder as `encoder`"
+    with pytest.raises(ArtifactError, match=message):
         load_intents(place, encoder=str(models["other"]))
     with pytest.raises(UsageError, match="which does not exist; give its folder as `encoder`"):
         load_intents(place, encoder=str(tmp_path / "gone"))

@@ -103,6 +103,7 @@ def test_a_reply_that_repeats_the_context_is_no_answer() -> None:
 def test_an_answer_comes_from_the_candidates_of_all_lists() -> None:
     scores, _ = outcomes(as_ranker(BI), SHARP[:20], np.zeros(20, np.bool_))
     pool = list(dict.fromkeys(text for example in SHARP[:20] for text in example.candidates))
+    assert {len(row) for row in scores} == {10}  # as in an answer
     values = BI.score_pool([SHARP[0].query], pool)[0]
     np.testing.assert_allclose(scores[0], -np.sort(-values)[: len(scores[0])], rtol=1e-5, atol=1e-6)
 

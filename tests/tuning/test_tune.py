@@ -14,9 +14,12 @@ import pytest
 
 import polyrank
 from polyrank import Example, Replies, build_index
+from polyrank.config.models import CrossConfig, TextPolicy
 from polyrank.errors import DataError, UsageError
 from polyrank.index import open_index
 from polyrank.loading.models import resolve_model
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
 from polyrank.ranking.relevance import calibration_error, fit_relevance
 from polyrank.ranking.weights import fit_weights
 from polyrank.records import Context
@@ -206,6 +209,7 @@ def test_a_reranker_of_long_lists_scores_only_their_best() -> None:
     searched.start()
     both = searched.with_rerankers([CrossTerm(pairs)])
     assert pairs.n_scored - n_before == 25 * 30
+    assert searched.ranker(searched.order).n_retrieved == 100  # without a re-ranker, for the second stage of a search
     assert len(both.order) == 2
     assert both.ranker(both.order).n_retrieved == 25
     assert np.isfinite(both.steps[-1].log_likelihood).all()
@@ -376,6 +380,15 @@ def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = PairScorer()
     milliseconds(CrossTerm(pairs), lists, None, n_reranked=3)
     assert pairs.n_scored == 10 * 3  # of one answer each
+    sizes: list[int] = []
+
+    class Sized(PairScorer):
+        def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+            sizes.extend(map(len, candidates))
+            return super().score(contexts, candidates)
+
+    polyrank.tune([BI, Sized()], lists, without=WITHOUT)
+    assert max(sizes) == 25  # as many as a re-ranker scores in an answer; the lists are shorter
     with monkeypatch.context() as patch:  # by a clock with which every call takes a second
         patch.setattr("polyrank.tuning.durations.time.perf_counter", count().__next__)
         patch.setattr("polyrank.tuning.durations.MAX_ROWS", 4)
@@ -383,6 +396,10 @@ def test_times_are_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         for catalogue, n in ((None, n_texts), (8, 8), (4, 4), (2, 2)):
             expected = 1000 + 1000 * n / min(n, 4)
             assert milliseconds(EncoderTerm(BI), lists, catalogue, n_reranked=25) == expected
+        patch.setattr("polyrank.tuning.durations.MAX_ROWS", n_texts)
+        ends = iter([time for number in [0] * 10 + [9, 1] + [2] * 7 for time in (0, number)])
+        patch.setattr("polyrank.tuning.durations.time.perf_counter", ends.__next__)
+        assert milliseconds(EncoderTerm(BI), lists, None, n_reranked=25) == 2000  # the same of searches
         for seconds, middle in (([9, 1, 5, 2], 2), ([9], 9)):  # the first of several calls is slower
             ends = iter([time for number in seconds for time in (0, number)])
             patch.setattr("polyrank.tuning.durations.time.perf_counter", ends.__next__)
@@ -457,17 +474,37 @@ def test_terms_that_are_left_out_are_not_tried() -> None:
         polyrank.tune([BI], EXAMPLE_LISTS, without=["bi", "words"])
 
 
+class Network(WordEncoder):
+    """An encoder that a re-ranker may correct."""
+
+    precision = "fp32"
+    networks: Any = property(lambda self: (self,))
+
+
+def test_a_reranker_that_ships_for_an_encoder_is_tried_with_it_on_its_device(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
+    network = new_model(CrossConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=())
+    save_model(tmp_path / "second", *network, metadata={"first_stage": BI.fingerprint})
+    shipped = str(tmp_path / "second")
+    monkeypatch.setattr("polyrank.loading.models.SHIPPED_RERANKERS", (shipped,))
+    encoder, scored = Network("own", 1), ScoredLists(EXAMPLE_LISTS[:4], None, lambda _, batches: batches)
+    encoder.fingerprint = BI.fingerprint
+    for without, n in (((), 1), (("own",), 0), (("other",), 1), (("cross",), 0)):
+        found = _terms([encoder, OTHER], (), without, scored, "cpu")
+        assert [term.name for term in found if term.kind == "cross"] == [shipped] * n
+    with pytest.raises(UsageError, match="device 'nowhere' is unknown"):
+        _terms([encoder], (), (), scored, "nowhere")
+
+
 @pytest.mark.deep
 def test_a_reranker_that_ships_for_an_encoder_is_left_out_by_its_name() -> None:
     pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
 
-    class Corrected(WordEncoder):
-        precision = "fp32"
-        networks: Any = property(lambda self: (self,))
-
-    encoder, scored = Corrected("own", 1), ScoredLists(EXAMPLE_LISTS[:4], None, lambda _, batches: batches)
+    encoder, scored = Network("own", 1), ScoredLists(EXAMPLE_LISTS[:4], None, lambda _, batches: batches)
     encoder.fingerprint = resolve_model("shipped:late").corrects
-    late = Corrected("late", 2)  # given by the user
+    late = Network("late", 2)  # given by the user
     late.fingerprint = resolve_model("shipped:late").fingerprint
     for models, without, n in (
         ([encoder], (), 1), ([encoder], ("shipped:late",), 0), ([encoder], ("cross",), 0), ([BI], (), 0),
