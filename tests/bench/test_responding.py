@@ -102,9 +102,20 @@ def test_times_are_those_of_the_stated_numbers_of_texts(monkeypatch: pytest.Monk
     assert read[:2] == [1.0, 111.0]  # the first text loads libraries, which takes no part of the time
 
 
+@pytest.mark.parametrize("kind", [polyrank.BM25, polyrank.TfIdf])
+def test_lexical_models_are_timed_with_the_statistics_of_the_replies(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted, fit = [], kind.fit
+    monkeypatch.setattr(kind, "fit", lambda self, texts: (fitted.append([*texts]), fit(self, texts))[1])
+    bench_responding([kind.__name__.lower()], TEXTS, n_words=9, repeats=1)
+    assert fitted == [TEXTS]
+
+
 def test_mixtures_have_the_norms_of_vectors() -> None:
     vectors = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
     many = mixtures(vectors, 9000)  # more than are mixed at a time
+    np.testing.assert_array_equal(many, mixtures(vectors, 9000))  # measurements are of the same index
     np.testing.assert_array_equal(many[:20], vectors)
     np.testing.assert_array_equal(mixtures(vectors, 7), vectors[:7])
     norms, found = np.linalg.norm(vectors, axis=1), np.linalg.norm(many, axis=1)
@@ -155,7 +166,7 @@ def test_the_machine_is_this_one() -> None:
     assert machine["flags"] == [flag for flag in FLAGS if flag in known]
     lines = Path("/proc/meminfo").read_text().splitlines()
     assert machine["memory_gb"] == pytest.approx(int(lines[0].split()[1]) * 1024 / 1e9, abs=0.1)
-    assert {"python", "polyrank", "numpy", "torch"} <= set(machine["versions"])
+    assert {"python", "polyrank", "numpy", "torch", "transformers"} <= set(machine["versions"])
     versions = machine["versions"]["torch"], torch.__version__  # one of them may end in + and the build
     assert len({version.partition("+")[0] for version in versions}) == 1
 

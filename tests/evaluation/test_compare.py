@@ -223,6 +223,27 @@ def test_markdown_has_as_many_cells_in_each_line(rows: list[dict[str, Any]]) -> 
     assert "adjusted" not in lines[7]  # of one comparison
 
 
+def test_a_figure_that_no_other_model_has_is_not_the_best(rows: list[dict[str, Any]]) -> None:
+    alone, several = rows
+    several["metrics"] |= {"R@10": 0.9}
+    for form, bold in ((markdown, "**"), (latex, "textbf")):
+        assert bold not in form([alone], ["R@1", "MRR"])
+        assert bold not in form([alone, several], ["R@10"])
+        assert bold in form([alone, several], ["R@1"])
+
+
+def test_seeds_are_counted_and_named() -> None:
+    models = [
+        ModelScores(name, seeds, (drawn(1, 0.5), drawn(2, 0.5))) for name, seeds in (("a", (3, 7)), ("b", (5, None)))
+    ]
+    rows = compare_models(models)
+    assert [line.split(" | ")[1] for line in markdown(rows).splitlines()[2:4]] == ["2", "2"]
+    seeds = [
+        re.findall(r"(\w+): [\d.]+", line.partition(" of seed ")[2]) for line in remarks(rows) if " of seed " in line
+    ]
+    assert seeds == [["3", "7"], ["5", "unknown"]]
+
+
 def test_marks_are_of_adjusted_tests(rows: list[dict[str, Any]]) -> None:
     base, row = rows
     row["against"] |= {"p": 0.03, "p_adjusted": 0.03}
@@ -244,6 +265,9 @@ def test_latex_is_escaped_and_balanced(rows: list[dict[str, Any]]) -> None:
     text = latex(rows, ["R@1", "MRR"])
     assert text.count("{") == text.count("}")
     lines = text.splitlines()
+    notes = lines[lines.index(r"\end{tabular}") + 1 :]
+    assert len(notes) == 2
+    assert all(note.startswith("% ") for note in notes)
     assert lines[1] == r"\begin{tabular}{lrrrrr}"
     body = [line for line in lines if line.endswith(r"\\")]
     assert {line.count("&") for line in body} == {5}

@@ -35,6 +35,7 @@ from polyrank.evaluation import (
     write_scores,
 )
 from polyrank.evaluation.layout import markdown
+from polyrank.evaluation.models import Comparison
 from polyrank.evaluation.scores_file import scores_files
 from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.records import Candidate, Context, Example
@@ -82,6 +83,7 @@ def test_a_table_of_examples_has_the_figures_as_its_means() -> None:
     means = summarise(result)["metrics"]
     shown = ", ".join(f"{name} {100 * means[name]:.1f}" for name in ("R@1", "MRR"))
     assert repr(result).startswith(f"Evaluation(301 examples, lists, {shown}")
+    assert ">301<" in result._repr_html_()
     frame, figures = result.to_pandas(), summarise(result)["metrics"]
     assert frame["id"].tolist() == [example.id for example in EXAMPLES]
     assert {name: pytest.approx(frame[name].mean()) for name in figures} == figures
@@ -110,6 +112,22 @@ def test_a_comparison_shows_a_figure_that_was_measured() -> None:
         assert [f">{name}<" in found._repr_html_() for name in ("R@1", "R@5", "MRR")] == [
             name in found.rows[0]["metrics"] for name in ("R@1", "R@5", "MRR")
         ]
+
+
+def test_the_notebook_table_of_models_has_the_metrics_of_each() -> None:
+    rows = [{"name": "a", "metrics": {"R@1": 0.25}}, {"name": "b", "metrics": {"R@1": 0.5, "R@10": 0.75}}]
+    for listed in (rows, rows[::-1]):
+        assert ">R@10<" in Comparison(listed, [])._repr_html_()
+
+
+def test_lengths_that_are_fixed_are_not_said_to_be_set(tiny_encoders: dict[str, Path], tiny_backbone: Path) -> None:
+    task = read_task([Example(("my wifi is down " * 200,), ("thanks", "hi"), (0,))])
+    named = polyrank.resolve_contestants([str(tiny_encoders["bi"]), f"untuned:{tiny_backbone}"])
+    for model, settable in ((named[0], False), (polyrank.load(tiny_encoders["bi"]), False), (named[1], True)):
+        said: list[str] = []
+        polyrank.evaluate_models([model], task, notify=said.append)
+        (line,) = (line for line in said if "did not fit" in line)
+        assert ("max_context_tokens" in line) == settable
 
 
 def test_answers_that_the_pool_lacks_are_reported_once(tmp_path: Path) -> None:
@@ -857,6 +875,8 @@ def test_one_dialogue_is_named_as_the_unit() -> None:
 def test_all_right_or_all_wrong_is_not_certain() -> None:
     summary = summarise(of_ids([f"{n}" for n in range(10)]))
     assert summary["intervals"]["R@1"] == pytest.approx([0.7225, 1], abs=1e-4)  # Wilson's
+    (row,) = breakdown(of_ids([f"{n}" for n in range(10)]), edges=(1,))
+    assert row["intervals"]["R@1"] == summary["intervals"]["R@1"]
     two = summarise(of_ids([f"{n % 2}#{n}" for n in range(10)]))  # two dialogues are less
     assert two["intervals"]["R@1"] == pytest.approx([0.3424, 1], abs=1e-4)
     assert two["intervals"]["R@1"][1] == 1

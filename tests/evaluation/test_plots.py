@@ -71,6 +71,8 @@ def test_a_comparison_shows_intervals_and_seeds(figures: list[Any], tmp_path: Pa
         (dotted,) = (line for line in axes.get_lines() if line.get_linestyle() == ":")
         assert dotted.get_xdata() == pytest.approx([share, share])
     assert title.endswith("; dotted: bm25")
+    plot_comparison([{**row, "n_candidates": [2, 20]} for row in rows], {}, tmp_path / "y.svg", metrics=["MRR"])
+    assert figures[1].get_suptitle().startswith("100 examples, 2 to 20 candidates each\n")
 
 
 @pytest.mark.parametrize(("n", "inches"), [(1, 4.0), (9, 4.0), (40, 1.2 + 40 * INCHES_PER_LABEL)])

@@ -56,6 +56,19 @@ def test_near_copies_of_the_answer_among_the_wrong_are_found() -> None:
     assert not is_near_copy("hi router, it is down", "hi wifi, it is down")  # not the names of people
 
 
+def test_margins_do_not_depend_on_the_scale_of_scores() -> None:
+    class Large(BM25):
+        def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Any]:
+            return [300 * row for row in super().score(contexts, candidates)]
+
+    lists = labelled(40)[0]
+    plain, large = (
+        [one["margin"] for one in find_suspects([evaluate(model, lists)], lists)] for model in (BM25(), Large())
+    )
+    assert large == pytest.approx(plain, abs=1e-3)
+    assert plain[0] > -1
+
+
 def test_margins_of_several_models_are_means_and_a_margin_of_0_is_not_suspect() -> None:
     lists = labelled(40)[0]
     alone = [evaluate(scorer, lists) for scorer in (BM25(), TfIdf())]

@@ -382,6 +382,14 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Pa
 # validation
 
 
+def test_replies_are_those_of_the_time_of_the_check() -> None:
+    replies = [Reply("a"), Reply("b")]
+    shown = Shown("r", replies, time=MONDAY)  # type: ignore[arg-type]
+    replies.append(Reply("a"))
+    assert shown == Shown("r", (Reply("a"), Reply("b")), time=MONDAY)
+    assert hash(shown) == hash(Shown("r", (Reply("a"), Reply("b")), time=MONDAY))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

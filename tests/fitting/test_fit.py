@@ -274,6 +274,7 @@ def test_trainings_run_at_the_same_time(tmp_path: Path) -> None:
 def test_the_report_is_one_file_in_three_forms(stopped: tuple[Path, Fitted]) -> None:
     folder, fitted = stopped
     page, text = ((folder / "support" / f"report.{form}").read_text("utf-8") for form in ("html", "md"))
+    assert f"<title>polyrank fit {fitted.report['settings']['data']}</title>" in page
     assert json.loads((folder / "support" / "report.json").read_text("utf-8")) == fitted.report
     for word in ("Result", "Steps", "Right answers", "Not tried", "Data", "ms per answer", "polyrank tune"):
         assert word in page

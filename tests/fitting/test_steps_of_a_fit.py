@@ -30,7 +30,7 @@ from polyrank.fitting.fit import FitRun
 from polyrank.fitting.recipes import Pace, Planned, planned_trainings
 from polyrank.fitting.report import Line, _plot, answers_of, commands_of, ranked_last
 from polyrank.records import Candidate, Example
-from polyrank.scorers.lexical import BM25
+from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.lexical import LexicalTerm
@@ -118,6 +118,12 @@ def test_replies_that_were_given_once_are_in_the_catalogue_unless_most_were_give
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     data = read_parts(files, None, quiet)
     assert (data.repeated, len(data.replies)) == (2 * n_twice / 16, n_replies)
+    (own := tmp_path / "own.txt").write_text("yes\nno\nyes\n", "utf-8")
+    said, of_pool = list[str](), list[str]()
+    assert [one.text for one in read_parts(files, own, said.append).replies] == ["yes", "no"]
+    polyrank.read_pool(own, notify=of_pool.append)
+    assert of_pool
+    assert {*of_pool} <= {*said}
 
 
 def test_a_fit_tunes_on_a_thousand_lists_and_reads_all_of_the_test(tmp_path: Path) -> None:
@@ -179,12 +185,17 @@ def test_examples_of_every_format_are_not_taken_for_chats(tmp_path: Path) -> Non
     (tmp_path / "e.json").write_text(json.dumps(said_in_turn), "utf-8")
     (tmp_path / "f.jsonl").write_text("\n".join(json.dumps({"dialog": turns}) for turns in said_in_turn), "utf-8")
     (tmp_path / "g.json").write_text(json.dumps({"data": rows}, indent=1), "utf-8")
+    spoken = [zip(("customer", "agent"), turns, strict=True) for turns in said_in_turn]
+    dialogues = [{"turns": [{"speaker": who, "text": text} for who, text in turns]} for turns in spoken]
+    (tmp_path / "h.jsonl").write_text("\n".join(map(json.dumps, dialogues)), "utf-8")
     for source in sorted(tmp_path.iterdir()):
         folder = tmp_path.with_name(f"{tmp_path.name}-{source.name}")
-        said: list[str] = []
+        said, of_split = list[str](), list[str]()
         made = make_parts(source, folder, said.append)
         assert made["repeated"] == 0
-        assert f"{source}: {split(source, notify=quiet).report}" in said
+        assert f"{source}: {split(source, notify=of_split.append).report}" in said
+        assert {*of_split} <= {*said}
+        assert bool(of_split) == (source.name == "h.jsonl")
         assert not (folder / "chats.jsonl").exists()
         assert sum(len(file.read_text("utf-8").splitlines()) for file in part_files(folder / "data").values()) == 30
 
@@ -215,21 +226,22 @@ def test_steps_are_repeated_for_other_data_replies_or_times(tmp_path: Path) -> N
         assert settings(part, longer=part) != first
 
 
-@pytest.mark.parametrize("source", ["pairs.jsonl", "export.csv"])
+@pytest.mark.parametrize("source", ["pairs.jsonl", "export.csv", "exports/of march/export.csv"])
 def test_parts_are_made_again_from_changed_data_only(tmp_path: Path, source: str) -> None:
     """A resumed fit counts the time that they took."""
-    made = list[tuple[int, float, float]]()
+    made, path = list[tuple[int, float, float]](), tmp_path / source
+    path.parent.mkdir(parents=True, exist_ok=True)
     for n in (30, 30, 31):
         rows = [{"id": f"p{i}", "context": [f"hi {i}"], "response": f"reply {i}"} for i in range(n)]
-        if source == "export.csv":  # of chats
+        if path.suffix == ".csv":  # of chats
             turns = [f"p{i},{who} {i}" for i in range(n) for who in ("customer,hi", "agent,reply")]
             lines = ["ticket,sender,message", *turns]
         else:
             lines = [json.dumps(row) for row in rows]
-        (tmp_path / source).write_text("\n".join([*lines, ""]), "utf-8")
+        path.write_text("\n".join([*lines, ""]), "utf-8")
         run, now = run_of(tmp_path / "fit")
         run.notify = lambda _, now=now: now.__setitem__(0, now[0] + 60.0)  # type: ignore[misc]  # each message, a minute
-        run.read(tmp_path / source, None)
+        run.read(tmp_path / source.partition("/")[0], None)
         files = part_files(tmp_path / "fit" / "data").values()
         n_rows = sum(len(file.read_text("utf-8").splitlines()) for file in files)
         made.append((n_rows, run.budget.used, now[0]))
@@ -322,6 +334,34 @@ def test_answers_name_the_weighted_terms_and_the_strongest_words_and_a_tie_is_no
     assert wrong[1]["reasons"].startswith(f"<bm25> {why.score:+.1f}; words: ")  # of the answer, which is wrong
     assert f"{why.score:+.1f}" != f"{of_the_right.score:+.1f}"
     assert len(long) == 5
+
+
+def test_words_that_count_against_an_answer_are_not_among_its_strongest() -> None:
+    texts = ["restart the slow router", "pay the bill", "slow red light of the bill"]
+    parts = [(LexicalTerm(TfIdf().fit(texts)), (1.0,)), (LexicalTerm(BM25().fit(texts)), (-1.0,))]
+    ranker = polyrank.Ranker(parts)  # the frequent words of an answer count for it, and the rare ones against it
+    tests = [Example(("the slow router and the bill",), tuple(texts), (0,))]
+    (answer,) = answers_of(ranker, tests, polyrank.evaluate(ranker, tests), str)
+    (turn,) = polyrank.explain(ranker, tests[0].query, answer["answer"]).turns
+    shares = {token.text.strip(): token.share for token in turn.tokens}
+    assert min(shares.values()) < 0
+    assert answer["reasons"].partition("; words: ")[2] == "the"
+
+
+def test_a_fit_counts_the_minutes_of_a_tuning_and_its_answers_name_models_by_their_labels(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    run, now = run_of(tmp_path)
+    run.data = replace(run.data, tests=pairs("a", "b", "c"))
+    run.models = {"mine": polyrank.load(tiny_encoders["bi"])}
+    run.progress = lambda name, batches: (now.__setitem__(0, now[0] + 30.0), batches)[1]  # type: ignore[func-returns-value]  # each takes half a minute
+    run._tuned(run.models, ["words", "hubs", "counts"])
+    assert run.tuned_in == now[0] / 60 > 0
+    words = LexicalTerm(BM25().fit(["hello 0", "no"]))
+    ranker = polyrank.Ranker([(EncoderTerm(run.models["mine"]), (1.0,)), (words, (1.0,))])  # type: ignore[arg-type]
+    for answer in run._tested(ranker)["answers"]:
+        assert answer["reasons"].startswith("mine ")
+        assert str(tiny_encoders["bi"]) not in answer["reasons"]
 
 
 def test_the_plot_names_the_steps_that_no_faster_one_equals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,8 +584,9 @@ def test_a_training_that_fails_does_not_wait_for_those_at_the_same_time(tmp_path
 
 
 def test_a_step_of_an_earlier_call_has_its_lines_models_and_time(
-    tiny_encoders: dict[str, Path], tmp_path: Path
+    tiny_encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(time, "process_time", count(0, 90).__next__)  # seconds
     lines = [Line("one", note="a"), Line("two", {"MRR": {"mean": 0.5}}, {"mean": 0.1}, True, 3.0, 2.0)]
     for turn in (1, 2):
         (run, _), shown = run_of(tmp_path), list[Line]()
@@ -557,7 +598,7 @@ def test_a_step_of_an_earlier_call_has_its_lines_models_and_time(
             return lines
 
         run._step("step", {"n": 1}, compute)
-        assert shown == run.lines == [replace(lines[0], minutes=shown[0].minutes), lines[1]]
+        assert shown == run.lines == [replace(lines[0], minutes=1.5), lines[1]]
         assert (shown[0].minutes > 0, run.tuned_in) == (True, 5.0)
         assert [(label, model.name) for label, model in run.models.items()] == [("mine", str(tiny_encoders["bi"]))]
 

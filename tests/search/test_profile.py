@@ -27,6 +27,7 @@ from polyrank.search.profile import (
     shipped_profile,
 )
 from polyrank.search.query import Machine
+from polyrank.search.subspace import find_subspace
 from polyrank.search.ways import Policy
 from polyrank.storage.document import seal
 
@@ -168,7 +169,9 @@ def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setattr("polyrank.search.kernels.best_form", lambda: FORMS.index("avx2") + 1)
         shipped = shipped_profile()  # stays cached
-    table = bench.bench_profile()
+    said: list[str] = []
+    table = bench.bench_profile(progress=said.append)
+    assert said[0] == "products in fp32, exponentials, columns"
     assert Path(table["path"]).is_file()
     found = load_profile()
     rows = iter(table["rows"])
@@ -200,7 +203,12 @@ def test_each_cost_is_of_its_numbers_of_candidates_and_columns(monkeypatch: pyte
         monkeypatch.setattr(bench, name, value)
     monkeypatch.setattr("polyrank.search.blocks.perf_counter", count().__next__)
     monkeypatch.setattr("polyrank.search.blocks.REPEATS", 1)
+    forms: list[bool] = []  # of subspaces: searches by compiled loops use integers
+    monkeypatch.setattr(
+        bench, "find_subspace", lambda columns, int16: (forms.append(int16), find_subspace(columns, int16=int16))
+    )
     found, ms = bench.measure_profile(), 1e3 * 1e5
+    assert {*forms} == {package() is not None}
     assert found.plain == (ms / 256, ms / 256 / 32)
     assert found.bf16 == (found.plain if cpu_has_bf16() else Profile().bf16)
     assert (found.exp, found.fine, found.apart) == (ms / 128 / 32, ms / 64 / 32, ms / 4)

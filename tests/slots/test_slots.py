@@ -129,6 +129,7 @@ def test_greetings_without_a_name(text: str) -> None:
         (["AR-12345 " + "." * READ, "." * READ + " on 3 May"], {"date": "3 May"}),
         (["I'm Zoe", "I'm Sam", "ok", "ok", "I'm Zoe Miller", "Sam Lee here. I'm Sam Lee", "ok"],
          {"customer": "Zoe", "agent": "Sam"}),
+        (["I'm ZOE", "ok", "I'm Zoe Miller"], {"customer": "ZOE"}),
     ],
 )  # fmt: skip
 def test_the_values_that_a_context_tells(turns: list[str], known: dict[str, str]) -> None:
@@ -185,7 +186,7 @@ def test_a_model_may_read_slots_in_place_of_values(tiny_backbone: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_sent_reply_is_the_shown_one_or_has_slots(sent: str, shown: list[str], made: str) -> None:
-    assert sent_template(sent, shown) == made
+    assert sent_template(sent, shown) == sent_template(sent, iter(shown)) == made
 
 
 def test_names_of_a_context_are_slots_wherever_they_are_sent() -> None:
@@ -195,6 +196,8 @@ def test_names_of_a_context_are_slots_wherever_they_are_sent() -> None:
     )
     assert sent_template("I asked zoe or Sam", []) == "I asked zoe or Sam"
     assert sent_template("It is from Mrs Miller.", []) == "It is from {customer}."  # of either side
+    for name, kind in (("Miller", "customer"), ("Lee", "agent")):  # the context shows whose it is
+        assert sent_template(f"It is from Mrs {name}.", [], context) == f"It is from {{{kind}}}."
     assert sent_template("hi zoe, it is here", []) == "hi {customer}, it is here"
 
 
@@ -208,6 +211,8 @@ def test_slots_are_values_of_their_kind() -> None:
 def test_a_name_within_another_value_is_a_part_of_it() -> None:
     people = {"zoe": "customer", "miller": "customer"}
     assert template("Ask Mrs zoe@x.example, or zoe Miller", people) == "Ask Mrs {email}, or {customer}"
+    shown, context = ["Mail zoe@shop.example."], Context("I'm Zoe")  # a value that stays text
+    assert sent_template("Zoe, mail zoe@shop.example", shown, context) == "{customer}, mail zoe@shop.example"
 
 
 @pytest.mark.parametrize(("name", "parts"), [("Zoe's", ["Zoe"]), ("Zoe Miller’s", ["Zoe", "Miller"]), ("Mr B", [])])
@@ -280,6 +285,12 @@ def test_names_are_found_in_any_case_of_their_letters() -> None:
             assert template(f"Ask {sent}", {lowered(name): "agent"}) == "Ask {agent}"
     assert sent_template("Hi İbrahim, it is sent", []) == "Hi {customer}, it is sent"
     assert masked("Hi İbrahim, 5 pm")[0] == "Hi {customer}, {time}"
+
+
+def test_a_model_reads_a_word_before_a_comma_as_it_is() -> None:
+    """It may be a name, which only a sent text is searched for."""
+    for text in ("Berlin, here we come", "Zoe, it is here"):
+        assert masked(text)[0] == text
 
 
 def test_signs_that_look_like_others_stay_as_they_are() -> None:
