@@ -106,8 +106,13 @@ def test_times_are_those_of_the_stated_numbers_of_texts(monkeypatch: pytest.Monk
 def test_lexical_models_are_timed_with_the_statistics_of_the_replies(
     kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitted, fit = [], kind.fit
-    monkeypatch.setattr(kind, "fit", lambda self, texts: (fitted.append([*texts]), fit(self, texts))[1])
+    fitted, fit = list[list[str]](), kind.fit
+
+    def noted(self: Any, texts: Any) -> Any:
+        fitted.append([*texts])
+        return fit(self, texts)
+
+    monkeypatch.setattr(kind, "fit", noted)
     bench_responding([kind.__name__.lower()], TEXTS, n_words=9, repeats=1)
     assert fitted == [TEXTS]
 

@@ -354,11 +354,16 @@ def test_a_fit_counts_the_minutes_of_a_tuning_and_its_answers_name_models_by_the
     run, now = run_of(tmp_path)
     run.data = replace(run.data, tests=pairs("a", "b", "c"))
     run.models = {"mine": polyrank.load(tiny_encoders["bi"])}
-    run.progress = lambda name, batches: (now.__setitem__(0, now[0] + 30.0), batches)[1]  # type: ignore[func-returns-value]  # each takes half a minute
+
+    def half_a_minute(name: str, batches: list[range]) -> list[range]:
+        now[0] += 30.0
+        return batches
+
+    run.progress = half_a_minute
     run._tuned(run.models, ["words", "hubs", "counts"])
     assert run.tuned_in == now[0] / 60 > 0
     words = LexicalTerm(BM25().fit(["hello 0", "no"]))
-    ranker = polyrank.Ranker([(EncoderTerm(run.models["mine"]), (1.0,)), (words, (1.0,))])  # type: ignore[arg-type]
+    ranker = polyrank.Ranker([(EncoderTerm(run.models["mine"]), (1.0,)), (words, (1.0,))])
     for answer in run._tested(ranker)["answers"]:
         assert answer["reasons"].startswith("mine ")
         assert str(tiny_encoders["bi"]) not in answer["reasons"]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,9 +205,12 @@ def test_each_cost_is_of_its_numbers_of_candidates_and_columns(monkeypatch: pyte
     monkeypatch.setattr("polyrank.search.blocks.perf_counter", count().__next__)
     monkeypatch.setattr("polyrank.search.blocks.REPEATS", 1)
     forms: list[bool] = []  # of subspaces: searches by compiled loops use integers
-    monkeypatch.setattr(
-        bench, "find_subspace", lambda columns, int16: (forms.append(int16), find_subspace(columns, int16=int16))
-    )
+
+    def noted(columns: torch.Tensor, *, int16: bool) -> Any:
+        forms.append(int16)
+        return find_subspace(columns, int16=int16)
+
+    monkeypatch.setattr(bench, "find_subspace", noted)
     found, ms = bench.measure_profile(), 1e3 * 1e5
     assert {*forms} == {package() is not None}
     assert found.plain == (ms / 256, ms / 256 / 32)

@@ -211,7 +211,7 @@ def test_slots_are_values_of_their_kind() -> None:
 def test_a_name_within_another_value_is_a_part_of_it() -> None:
     people = {"zoe": "customer", "miller": "customer"}
     assert template("Ask Mrs zoe@x.example, or zoe Miller", people) == "Ask Mrs {email}, or {customer}"
-    shown, context = ["Mail zoe@shop.example."], Context("I'm Zoe")  # a value that stays text
+    shown, context = ["Mail zoe@shop.example."], Context(("I'm Zoe",))  # a value that stays text
     assert sent_template("Zoe, mail zoe@shop.example", shown, context) == "{customer}, mail zoe@shop.example"
 
 
