@@ -121,8 +121,7 @@ def chosen_agents(report: Report) -> list[str]:
     Raises:
         UsageError: the answer is not numbers of the list.
     """
-    senders = [*(report.guessed or ()), *(name for name, _ in report.senders.most_common())]
-    senders = list(dict.fromkeys(senders))[:SHOWN_SENDERS]
+    senders = list(dict.fromkeys((*(report.guessed or ()), *report.senders)))[:SHOWN_SENDERS]
     notify("who are the agents?")
     for number, name in enumerate(senders, 1):
         guess = ", looks like an agent" if name in (report.guessed or ()) else ""
@@ -151,8 +150,7 @@ def read_names(path: str) -> list[str]:
 
 def show_first(dialogues: Sequence[Mapping[str, Any]]) -> None:
     """Print the first conversation, with long turns and long conversations cut."""
-    first = dialogues[0]
-    turns = first["turns"]
+    first, turns = dialogues[0], dialogues[0]["turns"]
     notify(f"the first conversation ({', '.join(first[name] for name in ('id', 'time') if name in first)}):")
     for turn in turns[:SHOWN_TURNS]:
         text = " ".join(turn["text"].split())

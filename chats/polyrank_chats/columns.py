@@ -267,8 +267,7 @@ def _conversation(free: Sequence[Profile], options: Options) -> list[str]:
     ids = {value for key in usual(by_key, "id") for value in by_key[key].values}
     for key in by_key if ids else ():  # the parent of a mail or a comment of Salesforce is the case; Reddit's is t1_abc
         if normal(key) == "parentid" and by_key[key].filled == 1:
-            is_case = not any(value in ids or re.match(r"t\d_", value) for value in by_key[key].values)
-            names += [key] * is_case
+            names += [key] * all(value not in ids and not re.match(r"t\d_", value) for value in by_key[key].values)
     for key in [key for key in names if by_key[key].filled < 0.5]:
         options.report.note(f"{key!r} is not the column of conversations, because it is empty in most rows")
         names.remove(key)
@@ -304,8 +303,8 @@ def _sender_by_values(free: Sequence[Profile], groups: Sequence[str]) -> list[st
         and each.changes(groups) >= 0.3
         and n >= MIN_ROWS
     ]
-    found.sort(key=lambda each: (not hinted(each.key, "people"), each.numbers > 0.5))
-    return [each.key for each in found[:1]]
+    rank = {each.key: (not hinted(each.key, "people"), each.numbers > 0.5) for each in found}
+    return sorted(rank, key=rank.__getitem__)[:1]
 
 
 def _conversation_by_values(free: Sequence[Profile], senders: Sequence[str]) -> list[str]:

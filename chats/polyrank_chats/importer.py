@@ -63,9 +63,8 @@ def import_chats(path: Path | str, **chosen: Any) -> Chats:
 
 def _agents_links(dialogues: Sequence[Row]) -> set[str]:
     """Links that agents gave in several conversations: they lead to pages, not to persons."""
-    given: Counter[str] = Counter()
-    for row in dialogues:
-        given.update({link for turn in row["turns"] if turn["speaker"] == AGENT for link in LINK.findall(turn["text"])})
+    texts = ([turn["text"] for turn in row["turns"] if turn["speaker"] == AGENT] for row in dialogues)
+    given = Counter(link for said in texts for link in {link for text in said for link in LINK.findall(text)})
     return {link for link, n in given.items() if n >= SHARED}
 
 
@@ -115,7 +114,7 @@ def _why_nothing(said: Sequence[Message], report: Report) -> str:
     if report.n_bad and not said:
         return f"has no good row; the first bad one: {report.errors[0]}"
     if len(senders) == 1:
-        return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
+        return f"only {senders.pop()!r} wrote ({counted(len(said), 'message')}); name the column of senders"
     if said:
         n_system = sum(is_system(each) for each in said)
         system = f" ({n_system:,} by a system: name it with the option agent if it answers)" if n_system else ""

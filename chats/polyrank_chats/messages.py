@@ -21,7 +21,7 @@ class Reason(StrEnum):
     DELETED = "deleted message"
     REPEATED = "repeated message"
     UNANSWERED = "unanswered message"
-    BELOW_DELETED = "answer to a deleted message"
+    BELOW_DELETED = "orphaned answer"  # to a deleted message
 
 
 @dataclass(frozen=True, slots=True)

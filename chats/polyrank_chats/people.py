@@ -7,6 +7,7 @@ somebody is addressed.
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from unicodedata import normalize
 
 from polyrank_chats.names import NAMES
 from polyrank_chats.patterns import pattern
@@ -14,7 +15,7 @@ from polyrank_chats.phones import WINDOW
 from polyrank_chats.roles import AGENT, CUSTOMER, SYSTEM_WORDS, part_of
 from polyrank_chats.values import Row
 
-WORD = re.compile(r"[^\W_]+")
+WORD, NAME_WORD, WORD_END = map(pattern, ("word", "name_word", "word_end"))  # with the vowel signs of letters
 UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # without blanks, or with endings
 START = re.compile(r"(?:^|[.!?…:;\n\"“”„«(¿¡*-])\s*$")
 GREETED, REPEATED = pattern("greeted"), pattern("repeated_name")
@@ -36,7 +37,7 @@ def name_words(name: str) -> tuple[str, ...]:
     if part_of(name) or name.strip().casefold() in SYSTEM_WORDS:
         return ()
     skipped = {*NAMES["particles"], *NAMES["titles"], *NAMES["agents"], *NAMES["customers"]}
-    return tuple(word for word in re.findall(r"[^\W\d_]{2,}", own.casefold()) if word not in skipped)
+    return tuple(word for word in NAME_WORD.findall(own.casefold()) if word not in skipped)
 
 
 def slots_of(people: Mapping[str, str]) -> dict[str, str]:
@@ -49,6 +50,7 @@ def slots_of(people: Mapping[str, str]) -> dict[str, str]:
     """
     slots: dict[str, str] = {}
     for name, speaker in sorted(people.items(), key=lambda item: item[1]):
+        name = normalize("NFC", name)  # as texts are
         slot, words = f"{{{speaker if speaker in (AGENT, CUSTOMER) else 'name'}}}", name_words(name)
         short = (other for group in NICKNAMES if group.keys() & {*words} for other in group)
         slots |= dict.fromkeys((name.casefold(), *words, *short) if words else (), slot)
@@ -96,6 +98,6 @@ def without_names(text: str, slots: Mapping[str, str], ordinary: Iterable[str]) 
     folded = text.casefold()
     for name, held in slots.items():
         if name in folded and (" " in name or UNSPACED.search(name)):
-            around = "" if UNSPACED.search(name) else r"\b"
-            text = re.sub(f"{around}{re.escape(name)}{around}", held, text, flags=re.IGNORECASE)
+            before, after = ("", "") if UNSPACED.search(name) else (r"(?<!\w)", WORD_END.pattern)
+            text = re.sub(f"{before}{re.escape(name)}{after}", held, text, flags=re.IGNORECASE)
     return REPEATED.sub(r"\1", WORD.sub(slot, text))

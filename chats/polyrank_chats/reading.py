@@ -56,8 +56,7 @@ def _messages(file: File) -> Messages:
         if (found := reader(file)) is None:
             continue
         named = (options.conversation, *options.time, options.sender, options.text, options.messages)
-        if reader not in WITH_COLUMNS and any(named):
-            name = next(filter(None, named))
+        if reader not in WITH_COLUMNS and (name := next(filter(None, named), None)):
             raise UsageError(f"{file.path} has no column {name!r}, as its form is {form}; leave the option out")
         if form not in options.report.forms:
             options.report.forms.append(form)

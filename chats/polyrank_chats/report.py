@@ -24,7 +24,7 @@ class Report:
         left_out: messages that were left out, by reason.
         redacted: texts that were replaced by placeholders, by kind.
         speakers: turns of each speaker.
-        senders: messages of each sender.
+        senders: messages of each sender, the most frequent first.
         guessed: the agents, if only the senders' behaviour shows them; empty if nothing does, None if words do.
         n_bad: bad rows.
         errors: error messages of the first three bad rows.

@@ -1,7 +1,7 @@
 """Determine the agents: from the user's option, else from the roles in the file, else from the senders' names."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
 from polyrank_chats.errors import DataError, UsageError
@@ -51,18 +51,28 @@ def speaker_of(talks: Sequence[Sequence[Message]], options: Options, where: obje
         UsageError: a sender who is not in the options looks like an agent.
     """
     messages = [message for talk in talks for message in talk]
-    report, usual = options.report, answerers(talks)
-    report.senders = Counter(message.sender for message in messages)
+    wanted, others = ({name.strip().casefold() for name in names} for names in (options.agent, options.customer))
+    customers = {message.sender for message in messages if names_of(message) & others}
+    report, usual = options.report, answerers(talks) - customers
+    report.senders = Counter(dict(Counter(message.sender for message in messages).most_common()))
+    known = {EVERYONE, *(name for message in messages for name in names_of(message))}
+    unknown = [name for name in (*options.agent, *options.customer) if name.strip().casefold() not in known]
+    if messages and unknown:
+        raise DataError(f"{where}: has no sender {unknown[0]!r}; its senders are {listed(report.senders)}")
     if options.agent:
-        return _by_name(talks, usual, options, where)
-    labels = Counter(map(_label, messages))
+        return _by_name(talks, usual, wanted, others, where)
+
+    def label(message: Message) -> str:
+        return CUSTOMER if message.sender in customers else _label(message)
+
+    labels = Counter(map(label, messages))
     parts = _parts_of({*labels})
-    if AGENT not in parts.values() and _alone_with_bots(talks, parts):
+    if AGENT not in parts.values() and _alone_with_bots(talks, lambda message: parts[label(message)] == BOT):
         parts = {label: AGENT if part == BOT else part for label, part in parts.items()}
     detected = Counter({label: n for label, n in labels.items() if parts[label] == AGENT})
     if 0 < len(detected) < len(parts):  # staff without a word for it, next to "Support", are also agents
         report.note(f"agents by role or name: {_counted(detected)} (choose others with the option agent)")
-        return lambda message: parts[_label(message)] or (AGENT if message.sender in usual else CUSTOMER)
+        return lambda message: parts[label(message)] or (AGENT if message.sender in usual else CUSTOMER)
     report.guessed = sorted(usual, key=lambda name: -report.senders[name])
     if usual:
         shown = _counted(Counter({name: report.senders[name] for name in usual}))
@@ -119,10 +129,10 @@ def _label(message: Message) -> str:
     return message.role if message.role and part_of(message.role) else message.sender
 
 
-def _alone_with_bots(talks: Sequence[Sequence[Message]], parts: Mapping[str, str | None]) -> bool:
+def _alone_with_bots(talks: Sequence[Sequence[Message]], is_bot: Callable[[Message], bool]) -> bool:
     """Whether most conversations with a bot have only one person, so that the bots are the agents."""
-    with_bots = [talk for talk in talks if any(parts[_label(message)] == BOT for message in talk)]
-    n_people = [len({message.sender for message in talk if parts[_label(message)] != BOT}) for talk in with_bots]
+    with_bots = [talk for talk in talks if any(map(is_bot, talk))]
+    n_people = [len({message.sender for message in talk if not is_bot(message)}) for talk in with_bots]
     return 2 * sum(n > 1 for n in n_people) < sum(n > 0 for n in n_people)
 
 
@@ -132,14 +142,8 @@ def names_of(message: Message) -> set[str]:
 
 
 def _by_name(
-    talks: Sequence[Sequence[Message]], usual: Collection[str], options: Options, where: object
+    talks: Sequence[Sequence[Message]], usual: Collection[str], wanted: set[str], others: set[str], where: object
 ) -> Callable[[Message], str]:
-    wanted, others = ({name.strip().casefold() for name in names} for names in (options.agent, options.customer))
-    known = {EVERYONE, *(name for talk in talks for message in talk for name in names_of(message))}
-    if unknown := [name for name in (*options.agent, *options.customer) if name.strip().casefold() not in known]:
-        senders = listed(name for name, _ in options.report.senders.most_common())
-        raise DataError(f"{where}: has no sender {unknown[0]!r}; its senders are {senders}")
-
     def speaker(message: Message) -> str:
         if names_of(message) & wanted:
             return AGENT

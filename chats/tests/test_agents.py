@@ -81,6 +81,20 @@ def test_forgotten_agents_are_named(write: Write) -> None:
         import_chats(path, agent="Zoe")
 
 
+@pytest.mark.parametrize("role", ["", "agent"])
+def test_customers_of_the_options_are_not_agents(write: Write, role: str) -> None:
+    """They look like agents, by their behaviour or by their role; the others are detected without them."""
+    rows = [(i, who, text, role if who in STAFF else "") for i, who, text in help_desk()]
+    path = csv_of(write, rows, "conversation,sender,text,role")
+    expected = [["customer", "customer" if "Bea" in talk else "agent"] * 2
+                for talk in ([who for n, who, *_ in rows if n == i] for i in range(40))]  # fmt: skip
+    assert sum("agent" in each for each in expected) == 30
+    assert parts(path, customer="bea") == expected
+    assert "Bea" not in (import_chats(path, customer="Bea").report.guessed or [])
+    with pytest.raises(DataError, match="has no sender 'Zoe'; its senders are 'Bea', "):
+        import_chats(path, customer=["Bea", "Zoe"])
+
+
 @pytest.mark.parametrize("name", ["SYSTEM", "system", "Notification"])
 def test_every_sender_can_be_the_agent(write: Write, name: str) -> None:
     path = csv_of(write, [(1, "Ann", "hi"), (1, name, "we are closed"), (1, "Ann", "ok")])

@@ -232,6 +232,30 @@ def test_bad_rows_have_numbers_and_are_skipped_on_request(write: Write, bad: str
     assert "1 bad row left out (" in str(found.report)
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "made"),
+    [
+        ("प्रिया शर्मा", "नमस्ते प्रिया शर्मा जी, धन्यवाद प्रिया", "नमस्ते {customer} जी, धन्यवाद {customer}"),
+        ("राम", "रामायण राम", "रामायण {customer}"),
+        ("राम सेठ", "राम सेठी राम सेठ", "{customer} सेठी {customer}"),
+        ("रोहित", "नमस्ते रोहित", "नमस्ते {customer}"),
+        ("مُحَمَّد", "أهلا مُحَمَّد", "أهلا {customer}"),
+        ("กิตติ", "สวัสดีกิตติ ครับ", "สวัสดี{customer} ครับ"),
+        ("İbrahim Kaya", "Merhaba İbrahim, İbrahim Kaya", "Merhaba {customer}, {customer}"),
+        (
+            unicodedata.normalize("NFD", "José Núñez"),
+            "Hola José Núñez, José nuevo",
+            "Hola {customer}, {customer} nuevo",
+        ),
+    ],
+)
+def test_signs_of_vowels_and_accents_are_parts_of_names(write: Write, name: str, said: str, made: str) -> None:
+    texts = [(name, "hi"), ("Ben", said), (name, "ok")]
+    rows = [{"conversation": "1", "sender": who, "text": text} for who, text in texts]
+    (dialogue,) = import_chats(write("x.json", rows), agent=["Ben"]).dialogues
+    assert [turn["text"] for turn in dialogue["turns"]] == ["hi", made, "ok"]
+
+
 @pytest.mark.parametrize(("n", "rest"), [(20, "'c19';"), (21, "'c19' and 1 more;"), (30, "'c19' and 10 more;")])
 def test_of_many_columns_twenty_are_named(write: Write, n: int, rest: str) -> None:
     names = [f"c{i}" for i in range(n)]
@@ -1124,7 +1148,7 @@ def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
         (
             "x.txt",
             "12/31/23, 9:15 PM - Ann: a\n12/31/23, 9:16 PM - Ann: b\n",
-            "all 2 messages are by 'Ann'; name the column of senders",
+            r"only 'Ann' wrote \(2 messages\); name the column of senders",
         ),
         (
             "x.csv",

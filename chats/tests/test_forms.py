@@ -1087,6 +1087,20 @@ def test_a_page_of_chats_is_reported(write: Write) -> None:
     assert any("is a page of several" in note for note in import_chats(write("x.json", content)).report.notes)
 
 
+def test_tables_of_only_questions_and_answers_have_ids_by_their_rows(write: Write) -> None:
+    for more in ("", ",note"):
+        rows = "".join(f"How is {n}?,Fine {n}.{more and ',x'}\n" for n in range(5))
+        found = import_chats(write("qa.csv", f"question,answer{more}\n{rows}"))
+        assert [row["id"] for row in found.dialogues] == [f"qa:{n}" for n in range(2, 7)]
+
+
+def test_a_file_of_attachments_states_so_with_and_without_agents(write: Write) -> None:
+    lines = "".join(f"12/31/23, 9:1{n} PM - Ann: <Media omitted>\n" for n in range(5))
+    for agent in ([], ["Ben"]):
+        with pytest.raises(ChatsError, match=r"holds no usable message \(5 attachments\)"):
+            import_chats(write("x.txt", lines), agent=agent)
+
+
 def test_dotted_names_reach_every_list(write: Write) -> None:
     def stuff(n: int) -> dict[str, Any]:
         lines = [{"u": {"login2": who}, "msg2": text, "at": iso(n)} for who, text in (("Ann", Q1), ("Ben", A1))]

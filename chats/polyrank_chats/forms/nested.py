@@ -166,7 +166,7 @@ class _Walk:
             if self.wanted is None and is_message(object_of(value)) and usual(flat(value), "sender", "role"):
                 talk.add(value)
             elif key in leading:
-                is_name = key in by_name and (len(by_name) > 1 or len(held) == 1)
+                is_name = key in by_name and (len(by_name) > 1 or (len(held) == 1 and self.wanted is None))
                 own = Talk(object_of(value), talk.number, talk.people, name=key) if is_name else talk
                 self.talks += [own] if is_name else []
                 for position, item in enumerate(items_in(value), 1):
