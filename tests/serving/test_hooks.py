@@ -25,7 +25,6 @@ from polyrank.ranking.abstention import Abstention
 from polyrank.scorers.ranker import as_ranker
 from polyrank.serving.desks import DESKS, MAX_AGE_S, message_of
 from polyrank.serving.routes.hooks import read_secret
-from servers import serving
 from serving_here import serving_here
 
 CALLS = Path(__file__).parent / "hooks"
@@ -177,9 +176,7 @@ def test_a_call_of_intercom_has_all_turns() -> None:
     assert note.authorization == ("authorization", "Bearer token of an app")
 
 
-@pytest.mark.parametrize(
-    "kind", ["chatwoot", *(pytest.param(kind, marks=pytest.mark.deep) for kind in ("zendesk", "intercom"))]
-)
+@pytest.mark.parametrize("kind", NOTES)
 def test_a_message_leads_to_a_private_note(kind: str, desk: Desk, index: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n", "utf-8")
     (tmp_path / "token").write_text(TOKENS[kind], "utf-8")
@@ -195,10 +192,7 @@ def test_a_message_leads_to_a_private_note(kind: str, desk: Desk, index: Path, t
         best, alike = ([one.text for one in replies.answer(turns, 3, diverse=some).ranked] for some in (True, False))
         assert best != alike
     desk.requests.clear()
-    if kind == "chatwoot":
-        served = serving_here(index, config=tmp_path / "serve.toml", hook_kind=kind)
-    else:
-        served = serving(index, "--config", tmp_path / "serve.toml", "--hook", kind)
+    served = serving_here(index, config=tmp_path / "serve.toml", hook_kind=kind)
     with served as running, running.client() as client:
 
         def send(body: bytes, headers: dict[str, str]) -> Any:

@@ -51,6 +51,7 @@ from polyrank.records import Context
 from polyrank.scorers.late import LateScorer
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.ranker import Ranker, as_ranker
+from polyrank.scorers.terms.counts import Counts
 from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.protocol import Term
@@ -110,7 +111,7 @@ def index(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(name: str, index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     kept = FeedbackSettings(file=str(tmp_path_factory.mktemp("kept") / "feedback.db"), keep_text=True)
-    limits = LimitSettings(items=6, turns=4, characters=600)
+    limits = LimitSettings(items=6, turns=4, characters=600, metadata_bytes=200)
     with inside({"support": str(index), "tiny": name}, replace(BASIC, feedback=kept, limits=limits)) as client:
         yield client
 
@@ -296,6 +297,9 @@ def test_the_relevance_of_a_calibrated_ranker_is_a_probability(tiny_encoders: di
             np.testing.assert_allclose([row["relevance_score"] for row in raw], np.sort(scores)[::-1], atol=1e-5)
         tei = post(client, "/rerank?model=ranker", query="my wifi is down", texts=REPLIES)
         np.testing.assert_allclose([row["score"] for row in tei], expected, atol=1e-5)
+        sentences = {"source_sentence": "my wifi is down", "sentences": REPLIES}
+        similar = post(client, "/similarity?model=ranker", inputs=sentences)
+        np.testing.assert_allclose(np.sort(similar)[::-1], expected, atol=1e-5)
         assert client.get("/v1/models/ranker").json()["relevance"] == asdict(ranker.relevance)
 
 
@@ -465,6 +469,8 @@ def test_paths_origins_and_ids(name: str, caplog: pytest.LogCaptureFixture) -> N
             assert sorted(exposed) == ["retry-after", "x-request-id", "x-warnings"]
         logged = json.loads(caplog.records[-1].message)
         assert (logged["request_id"], logged["traceparent"]) == ("mine-1", trace)
+        page = client.get("/desk", follow_redirects=False)  # a proxy may have removed a part before it
+        assert (page.status_code, page.headers["location"]) == (307, "desk/")
         other = client.post(
             "/desk/v1/rerank", json={"query": "hi", "documents": ["a"]}, headers={"x-request-id": "a b"}
         )
@@ -500,9 +506,25 @@ def test_the_limits_of_a_ranker_are_the_lowest_of_its_terms(
     assert (info.by_list, info.reranks) == (False, False)
     second = CrossTerm(polyrank.load(str(tmp_path / "cross")))
     Ranker([(EncoderTerm(load_encoder(names[0])), [1.0]), (second, [1.0])]).save(tmp_path / "stages")
-    info = Served("stages", str(tmp_path / "stages"), "cpu").info()
+    stages = Served("stages", str(tmp_path / "stages"), "cpu")
+    info = stages.info()
     assert (info.max_context_tokens, info.max_candidate_tokens) == (20, 16)
     assert (info.by_list, info.reranks) == (True, True)  # a shortlist depends on the whole list
+    (scored,) = stages.score([ScoreTask(Context(("hi",)), ["hello hi", "pay"])])
+    n_read = len(texts[0].context_ids(Context(("hi",)))) + sum(
+        map(len, texts[0].all_candidate_ids(["hello hi", "pay"]))
+    )
+    n_read += sum(
+        len(cast(Any, second.scorer).texts.pair_ids(Context(("hi",)), text)[0]) for text in ("hello hi", "pay")
+    )
+    assert scored.n_tokens == n_read  # of both stages
+    for alone, by_list in (("bm25", True), (str(tmp_path / "cross"), False)):  # statistics of words are of the list
+        info = Served("m", alone, "cpu").info()
+        assert (info.by_list, info.reranks, info.dimension) == (by_list, True, None)
+    assert stages.reopened() is None
+    (tmp_path / "cross").rename(tmp_path / "old")
+    save_model(tmp_path / "cross", *new_model(CrossConfig(backbone=backbone), policy, seed=2, sample=REPLIES))
+    assert stages.reopened() is not None  # a part of it was replaced
 
 
 @pytest.mark.parametrize(
@@ -620,6 +642,15 @@ def test_a_filter_that_took_too_long_is_refused_for_a_while_or_until_the_index_c
         served.respond([replace(task, filter="n > 6")])
     (again,) = served.respond([replace(task, filter="n > 6")])
     assert len(again.rows) == 3
+    monkeypatch.setattr("polyrank.serving.served.TRIED_AGAIN_S", 60.0)
+    monkeypatch.setattr("polyrank.serving.served.MAX_TOO_SLOW", 2)
+    for n in range(10, 15):  # of many, the latest are remembered
+        with limit_searches(TimeLimit(0.0)), pytest.raises(DeadlineError, match="took longer than 0 s"):
+            served.respond([replace(task, filter=f"n > {n}")])
+    for n in (13, 14):
+        with pytest.raises(DeadlineError, match="took longer than 0 s"):
+            served.respond([replace(task, filter=f"n > {n}")])
+    assert len(served.respond([replace(task, filter="n > 10")])[0].rows) == 3
 
 
 def test_vectors_and_scores_are_of_the_encoder_that_made_the_present_index(
@@ -668,6 +699,8 @@ def test_vectors_and_scores_are_of_the_encoder_that_made_the_present_index(
             scores(encoders[1]), abs=1e-5
         )
         assert client.post("/v1/respond", json={"context": "hi"}).status_code == 500
+        rows = client.get("/v1/models").json()["data"]  # the others are listed all the same
+        assert [(row["id"], row.get("n_candidates")) for row in rows] == [("m", None), ("alone", None), ("again", None)]
 
 
 def test_tasks_of_several_options_are_each_as_alone(index: Path, name: str, tmp_path: Path) -> None:
@@ -786,6 +819,21 @@ def test_explanations(client: TestClient, index: Path) -> None:
         assert "context has 601 characters in all, the limit is 600; send the last turns" in refused.text
 
 
+def test_an_explanation_is_of_the_score_under_the_filter(name: str, tmp_path: Path) -> None:
+    """Two replies of one text have different counts."""
+    Ranker([(EncoderTerm(load_encoder(name)), [1.0]), (Counts.of({"thanks": 3}), [0.5])]).save(tmp_path / "ranker")
+    rows = [
+        {"id": "a", "text": "pay the bill", "count": 7, "n": 1},
+        {"id": "b", "text": "pay the bill", "count": 2, "n": 2},
+    ]
+    polyrank.build_index(tmp_path / "index", tmp_path / "ranker", rows)
+    with inside({"support": str(tmp_path / "index")}) as client:
+        for asked in ({}, {"filter": "n = 1"}, {"filter": "n = 2"}):
+            (best,) = post(client, "/v1/respond", context="my bill", k=1, **asked)["results"]
+            why = post(client, "/v1/explain", context="my bill", text="pay the bill", **asked)
+            assert why["score"] == pytest.approx(best["score"], abs=1e-4)
+
+
 # --- the catalogue ----------------------------------------------------------------------------------------------------
 
 
@@ -799,6 +847,9 @@ def test_candidates_are_added_and_removed(client: TestClient) -> None:
     assert client.get("/v1/candidates/new%2F1").json()["metadata"] == {"team": "new"}
     again = client.post("/v1/candidates", json={"candidates": new})
     assert (again.status_code, again.json()) == (200, added)
+    large = {"candidates": [{"text": "large", "metadata": {"a": "b" * 200}}]}
+    refused = client.post("/v1/candidates", json=large)
+    assert (refused.status_code, "bytes as JSON, the limit is 200; keep" in refused.text) == (422, True)
     other = client.post("/v1/candidates", json={"candidates": [{"id": "new/1", "text": "red light"}]})
     assert (other.status_code, other.json()["error"]["code"]) == (422, "refused")
     changed = [{"id": "new/1", "text": "green light please"}]
@@ -1241,9 +1292,10 @@ def test_workers_share_the_cores_that_the_server_may_use(
 
 
 def test_limits_of_the_settings_are_those_of_the_queue() -> None:
-    limits = LimitSettings(queue=3, wait_s=7.0, timeout_s=9.0)
+    limits = LimitSettings(queue=3, wait_s=7.0, timeout_s=9.0, filter_timeout_s=4.0)
     pool = create_app({}, replace(BASIC, workers=4, limits=limits))[1].pool
     assert (pool.waiting.max_requests, pool.waiting.max_wait_s, pool.timeout_s, pool.n) == (3, 7.0, 9.0, 4)
+    assert pool.setup.filter_timeout_s == 4.0
     for n_ready, n in ((0, 1), (1, 1), (3, 3)):  # the work is shared by those that are ready
         pool.n_ready = n_ready
         assert pool.n_computing == n

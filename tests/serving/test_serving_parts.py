@@ -2,16 +2,24 @@
 
 import asyncio
 import base64
+import gc
 import itertools
 import json
+import logging
 import multiprocessing
+import os
 import re
+import resource
 import shutil
+import signal
 import stat
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from http import HTTPStatus
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,22 +50,34 @@ from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.context import Server
 from polyrank.serving.errors import HttpError, http_error, of_validation
 from polyrank.serving.feedback_log import FeedbackLog
-from polyrank.serving.guard import _Request
+from polyrank.serving.guard import Guard, _Request
 from polyrank.serving.jobs import FIRST_COST, TOKENS_TOGETHER, Job, OverloadedError
 from polyrank.serving.keys import Keys
+from polyrank.serving.log import _JsonFormatter, _ThreadHandler
 from polyrank.serving.metrics import Metrics
-from polyrank.serving.pool import ANSWERS_S, Computed, Pool, RefusedError, Worker
+from polyrank.serving.pool import (
+    ANSWERS_S,
+    ATTEMPTS,
+    MAX_PAUSE_S,
+    Computed,
+    Pool,
+    RefusedError,
+    Worker,
+    WorkerDiedError,
+)
 from polyrank.serving.protocol import PatientProtocol, Requests
 from polyrank.serving.routes import health
 from polyrank.serving.routes.answering import _shown
 from polyrank.serving.routes.embedding import ModelSide
 from polyrank.serving.routes.ranking import _ranked
-from polyrank.serving.run import _bind
+from polyrank.serving.run import OWN_FILES, _bind, serve
 from polyrank.serving.served import Served, _without_paths, replies_as_json, vectors_as_json
 from polyrank.serving.strict import DEPTH, FIELDS, check_sizes
-from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, ServedInfo, Task
+from polyrank.serving.tasks import EmbedTask, Responded, ScoredTexts, ScoreTask, ServedInfo, Started, Task
 from polyrank.serving.wire import NewCandidate, RespondRequest
 from polyrank.serving.worker import Setup, _compute, _open_models, _outcomes
+from polyrank.storage.time_limit import limited_search, seconds_left, time_is_over
+from serving_here import Thread, in_thread
 from word_models import WordEncoder
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -86,6 +106,91 @@ def test_a_server_is_ready_while_one_of_its_processes_answers() -> None:
         ((hangs, hangs), False), ((hangs, idle, hangs), True), ((), False),
     ):  # fmt: skip
         assert asyncio.run(ready(*ages)) is wanted, ages
+
+
+def test_a_job_whose_processes_die_fails_at_the_third() -> None:
+    async def fail() -> None:
+        pool = Pool(Setup({}, "cpu", "torch", 1))
+        computing = asyncio.create_task(pool.compute("m", [EmbedTask([])], [1]))
+        await asyncio.sleep(0)
+        for _ in range(ATTEMPTS):
+            assert len(pool.waiting) == 1
+            own, other = Pipe()
+            other.close()
+            worker = Worker(cast(Any, Thread()), own)
+            await pool._feed(worker)
+            worker.kill()
+        assert len(pool.waiting) == 0
+        with pytest.raises(WorkerDiedError):
+            await computing
+
+    asyncio.run(fail())
+
+
+def test_the_pauses_before_a_process_is_started_again_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each end of a process and each start that failed is counted."""
+    pauses: list[float] = []
+    ends: list[int] = []
+    own, other = Pipe()
+    other.send(Started({}))
+    other.close()
+
+    def fail(_: str) -> None:
+        raise OSError("no process can be started")
+
+    async def keep_alive() -> None:
+        enough = asyncio.Event()
+
+        async def pause(seconds: float) -> None:
+            ends.append(len(counted))
+            pauses.append(seconds)
+            if len(pauses) == 11:
+                enough.set()
+                await asyncio.Event().wait()
+
+        counted: list[None] = []
+        pool = Pool(
+            Setup({}, "cpu", "torch", 1), started=Worker(cast(Any, Thread()), own),
+            on_batch=lambda batch, seconds: counted.append(None) if batch is None else None,
+        )  # fmt: skip
+        monkeypatch.setattr(multiprocessing, "get_context", fail)
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        pool.start()
+        await pool.until_ready()
+        computing = asyncio.create_task(pool.compute("m", [EmbedTask([])], [1]))
+        await asyncio.wait_for(enough.wait(), 60)
+        computing.cancel()
+        await pool.close()
+
+    asyncio.run(keep_alive())
+    assert pauses == pytest.approx([0.1 * 2**n for n in range(9)] + [MAX_PAUSE_S] * 2)
+    assert ends == [n + 2 for n in range(11)]
+
+
+def test_a_batch_is_measured_and_reports_a_model_that_replaced_another(
+    tiny_encoders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Whichever of its requests noticed the replacement."""
+    path = tmp_path / "model"
+    shutil.copytree(tiny_encoders["bi"], path)
+    setup = Setup({"m": str(path), "again": str(path)}, "cpu", "torch", 1)
+    task = ScoreTask(Context(("my wifi is down",)), ["restart it", "thanks"])
+
+    async def compute(worker: Worker) -> tuple[list[str], float]:
+        pool = Pool(setup, started=worker)
+        pool.start()
+        await pool.until_ready()
+        path.rename(tmp_path / "old")
+        shutil.copytree(tiny_encoders["poly"], path)
+        await asyncio.gather(*(pool.compute("m", [task], [20]) for _ in range(3)))
+        cost = pool.waiting.seconds(Job("m", task, 1, 0.0, asyncio.get_running_loop().create_future()))
+        await pool.close()
+        return [one.fingerprint for one in pool.info.values()], cost
+
+    with in_thread(setup) as worker:
+        fingerprints, cost = asyncio.run(compute(worker))
+    assert fingerprints == [polyrank.load(path).fingerprint] * 2
+    assert cost > 2 * FIRST_COST  # it took some milliseconds
 
 
 def test_parts_of_a_refused_request_are_not_computed() -> None:
@@ -275,6 +380,80 @@ def test_work_is_counted_by_operation() -> None:
     assert float(lines["polyrank_worker_deaths_total"]) == 2
 
 
+def test_a_search_ends_at_its_own_limit_and_when_its_client_leaves() -> None:
+    """Otherwise the searches of clients that have left would keep others from the few threads."""
+    _, server = create_app({}, ServingSettings(limits=LimitSettings(timeout_s=30.0, filter_timeout_s=300.0)))
+    begun, left, found = threading.Event(), threading.Event(), list[Any]()
+
+    def search() -> None:
+        with limited_search():
+            found.append(seconds_left())
+            begun.set()
+            left.wait(60)
+            found.append(time_is_over())
+
+    async def leave() -> None:
+        searching = asyncio.create_task(server.run_search(search))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        searching.cancel()
+        await asyncio.gather(searching, return_exceptions=True)
+        left.set()
+
+    asyncio.run(leave())
+    server.searching.shutdown()
+    assert 200 < found[0] <= 300
+    assert found[1]
+
+
+def test_an_index_has_one_writer_under_all_its_names(tmp_path: Path) -> None:
+    polyrank.build_index(tmp_path / "index", WordEncoder("words"), ["pay the bill"])
+    (tmp_path / "link").symlink_to("index")
+    paths = {
+        "a": tmp_path / "index",
+        "b": tmp_path / "index",
+        "c": tmp_path / "link",
+        "d": tmp_path / "x" / ".." / "index",
+    }
+    _, server = create_app({name: str(path) for name, path in paths.items()}, ServingSettings())
+    server.pool.info = {name: replace(info(8), index=str(path)) for name, path in paths.items()}
+    for name in paths:
+        assert server.catalogue(name).remove(["none"]) == (0, 1)  # it is locked for a while
+    for catalogue in server.catalogues.values():
+        catalogue.close()
+
+
+@pytest.mark.parametrize(("path", "route"), [("/v1/score", "/v1/score"), ("/v1/none", "none")])
+def test_a_request_that_is_refused_early_counts_for_its_route(
+    path: str, route: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered: list[tuple[str, int]] = []
+
+    def refuse() -> None:
+        raise OverloadedError(2.0)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise HttpError(404, "no such route")
+
+    guard = Guard(
+        app, keys=Keys(), limits=LimitSettings(), check_capacity=refuse, computing=frozenset({"/v1/score"}),
+        on_answer=lambda route, status, seconds: answered.append((route, status)), changes=lambda method, path: False,
+    )  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop() if messages else await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        pass
+
+    messages: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"localhost")]}
+    with caplog.at_level("INFO", "polyrank.access"):
+        asyncio.run(guard(scope, receive, send))
+    assert answered == [(route, 429 if path == route else 404)]
+    assert json.loads(caplog.messages[-1])["route"] == route
+
+
 # --- connections and keys ---------------------------------------------------------------------------------------------
 
 
@@ -361,6 +540,38 @@ def test_a_socket_is_for_its_user_and_group(tmp_path: Path) -> None:
         assert (tmp_path / "socket").is_socket()  # still the first's
 
 
+@pytest.mark.parametrize(
+    ("host", "printed", "most", "n"), [("127.0.0.1", "127.0.0.1", 1_000, 200), ("::1", "[::1]", 100, 100 - OWN_FILES)]
+)
+def test_a_server_prints_its_url_and_leaves_files_for_itself(
+    host: str, printed: str, most: int, n: int, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit on open files, it closes idle connections instead of failing to open its own files."""
+    try:
+        _bind(host, 0).close()
+    except UsageError:
+        pytest.skip("this machine has no such address")
+    models, addresses = {"m": f"untuned:{tiny_backbone}"}, list[str]()
+    settings = ServingSettings(host=host, port=0, device="cpu", limits=LimitSettings(connections=200), drain_s=0.0)
+    monkeypatch.setattr(PatientProtocol, "head_s", 0.0, raising=False)
+    monkeypatch.setattr(PatientProtocol, "max_connections", 0, raising=False)
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # slow with the tests' imports
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, most))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    with in_thread(Setup.of(models, settings)) as worker:
+        monkeypatch.setattr(Worker, "start", lambda setup: worker)
+        try:
+            serve(
+                models, settings, listening=lambda address, secret: addresses.append(address),
+                ready=lambda server: os.kill(os.getpid(), signal.SIGINT),
+            )  # fmt: skip
+        finally:
+            gc.unfreeze()
+    assert PatientProtocol.max_connections == n
+    (address,) = addresses
+    assert re.fullmatch(rf"http://{re.escape(printed)}:\d+", address)
+
+
 # --- bodies and errors ------------------------------------------------------------------------------------------------
 
 
@@ -435,6 +646,45 @@ def test_what_the_operator_must_know_of_a_refusal_is_in_the_log(caplog: pytest.L
         assert answer.status_code == status
         assert caplog.messages == ([f"request 7: {error}"] if logged else []), error
         assert not logged or str(error).encode() not in answer.body
+
+
+def test_an_unexpected_error_is_logged_by_its_name() -> None:
+    """Its message may have a user's text; so may its traceback, which is not printed."""
+    try:
+        raise ValueError("my wifi is down")
+    except ValueError:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed: %s", ("m",), sys.exc_info())
+    row = json.loads(_JsonFormatter().format(record))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row.pop("time"))
+    assert row == {"level": "error", "message": "failed: m", "error": "ValueError"}
+
+
+def test_a_log_that_nobody_reads_drops_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server would stop otherwise. The first lines are printed when the reader continues."""
+    unread, written = os.pipe()
+    monkeypatch.setattr(sys, "stderr", os.fdopen(written, "w"))
+    monkeypatch.setattr("polyrank.serving.log.MAX_LINES", 3)
+    handler = _ThreadHandler()
+    lines = ["x" * 200_000, *(f"line {n}" for n in range(9))]  # a pipe holds less than the first
+
+    def log_all() -> None:
+        for line in lines:
+            handler.emit(logging.LogRecord("polyrank", logging.INFO, __file__, 1, line, (), None))
+
+    logging_ = threading.Thread(target=log_all, daemon=True)
+    logging_.start()
+    logging_.join(30)
+    assert not logging_.is_alive()
+    found = b""
+    while handler._lines.unfinished_tasks:
+        found += os.read(unread, 100_000)
+    sys.stderr.close()
+    while more := os.read(unread, 100_000):
+        found += more
+    n = found.count(b"\n")
+    assert 3 <= n <= 4  # the first may have been dequeued meanwhile
+    assert found.decode() == "".join(f"{line}\n" for line in lines[:n])
+    os.close(unread)
 
 
 def test_errors_that_pass_by_say_when_to_try_again() -> None:
@@ -667,7 +917,13 @@ def test_lists_are_written_as_they_come_before_and_after_failures(
         connection.execute("PRAGMA max_page_count=1000000")
         assert show() == (0, 6 * n_failures)  # all three
         assert caplog.messages == [said] * n_failures  # once for each failure, however long it lasts
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count={pages}")
+    assert show() == (1, 12)
+    connection.execute("PRAGMA max_page_count=1000000")  # the disk has space again before the server stops
     log.close()
+    with FeedbackStore(tmp_path / "feedback.db", write=False) as store:
+        assert len(store) == 13
 
 
 def test_a_key_may_send_feedback_again_when_the_day_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
