@@ -468,7 +468,6 @@ def test_only_refused_requests_are_repeated(
     assert slept == pauses
 
 
-@pytest.mark.deep
 def test_pauses_double_up_to_ten_seconds_in_both_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 

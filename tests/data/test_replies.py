@@ -377,11 +377,28 @@ def test_majorities_and_customers_are_counted_over_all_conversations() -> None:
     named = [one for n in range(2) for one in asked(n, "ok", "It is here", "Zoe")]
     unknown = [one for n in (5, 6) for one in dialogue(f"u{n}", "Where is it?", "It went to Zoe.")]
     assert texts_of(frequent_replies([*named, *unknown])) == ["It is here", "It went to {customer}."]
+    order = "AR-55120 is late. Is it AR-55120?"
+    for names, text in (
+        (("Zoe", "Zoe", "Zoe"), "{order} is late. Is it {order}?"), (("Zoe", "Ben", "Max"), order),
+    ):  # fmt: skip
+        read = [one for n, name in enumerate(names) for one in asked(n, "ok", order, name)]
+        assert texts_of(frequent_replies(read)) == [text]
     place = "It lies at Rosegarden"
     for names, kept in ((("Zoe", "Zoe", "Zoe"), []), (("Zoe", "Ben", "Max"), [place])):
         read = [one for n, name in enumerate(names) for one in asked(n, "ok", place, name)]
         found = frequent_replies([*read, *asked(8, "ok", "It is sent"), *asked(9, "ok", "It is sent")])
         assert texts_of(found) == [*kept, "It is sent"]
+
+
+def test_a_name_of_both_participants_is_that_of_the_customer() -> None:
+    read = [
+        one
+        for n, (customer, agent) in enumerate((("Ann", "Ann"), ("Ben", "Ben"), ("Zoe", "Max")))
+        for one in dialogue(
+            f"d{n}", f"Where is it? I'm {customer}.", f"Hi {customer}, I'm {agent}.", "ok", f"Bye {customer}"
+        )
+    ]
+    assert "Bye {customer}" in texts_of(frequent_replies(read))
 
 
 @pytest.mark.parametrize(

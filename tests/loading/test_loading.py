@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from polyrank.cli import arguments
-from polyrank.config.models import MODEL, BiConfig, TextPolicy
+from polyrank.config.models import MODEL, BiConfig, CrossConfig, TextPolicy
 from polyrank.config.runs import seeds_inside
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, OfflineError, UsageError
@@ -33,6 +33,7 @@ from polyrank.loading.models import (
 from polyrank.loading.recipes import _start, load_recipe, resolve_recipe
 from polyrank.loading.runs import resolve_runs, unfinished_seeds
 from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
 from polyrank.records import Context, Example
 from polyrank.scorers.lexical import corpus_of
 from polyrank.scorers.open import load, load_encoder
@@ -457,6 +458,18 @@ def test_a_reranker_comes_only_with_the_encoder_that_it_corrects(
     untuned = replace(ref, first_stage="untuned:embedded")  # its fingerprint is computed on opening
     assert [one.name for one in untuned.stages()] == ["untuned:embedded", "second"]
     assert bi.stages() == (bi,)
+
+
+def test_both_stages_have_the_requested_precision(
+    tiny_encoders: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    first = tiny_encoders["bi"]
+    metadata = {"first_stage": resolve_model(first).fingerprint, "first_stage_name": str(first)}
+    config, policy = CrossConfig(backbone=str(tiny_backbone)), TextPolicy(max_context_tokens=32)
+    save_model(tmp_path / "m", *new_model(config, policy, seed=1, sample=["thanks"]), metadata=metadata)
+    for precision in ("fp32", "bf16"):
+        found = load(tmp_path / "m", precision=precision)
+        assert [network.precision for network in found.networks] == [precision] * 2
 
 
 def test_a_reranker_names_its_first_stage_from_its_folder_or_its_recipe(

@@ -38,7 +38,7 @@ from polyrank.scorers.exported import (
 )
 from polyrank.scorers.exported.agreement import agreement, worst_cosine
 from polyrank.scorers.exported.folder import read_manifest, write_manifest
-from polyrank.scorers.exported.graphs import _length
+from polyrank.scorers.exported.graphs import OPSET, _length, _quantize
 from polyrank.scorers.exported.sentence_transformers import _turns
 from polyrank.scorers.exported.sessions import open_session
 from polyrank.scorers.open import load, load_encoder
@@ -162,6 +162,9 @@ def test_every_file_of_an_export_is_verified(tmp_path: Path) -> None:
     write_manifest(tmp_path, backend="onnx", fingerprint="f" * 64, dimension=3, graphs={})
     read = partial(read_manifest, tmp_path, model=tmp_path, backend="onnx", fingerprint="f" * 64)
     assert read()["dimension"] == 3
+    stale = r"is stale: it was made from weights f{12}, the model's are e{12}; make it again with: polyrank export"
+    with pytest.raises(ArtifactError, match=stale):
+        read_manifest(tmp_path, model=tmp_path, backend="onnx", fingerprint="e" * 64)
     for name in ("contexts.onnx", "candidates.onnx"):
         for content in (b"a grapH", None):
             (tmp_path / name).unlink()
@@ -385,6 +388,29 @@ def test_the_commands(cross: Path) -> None:
     answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx", "--scores-only"], input=query)
     scores = json.loads(answer.stdout)["scores"]
     np.testing.assert_allclose(scores, Chunked(load(cross)).score([Context(("hi",))], [CANDIDATES])[0], atol=1e-4)
+
+
+def test_the_error_of_an_unfaithful_export_names_another_backend(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyrank.scorers.exported.export.MIN_COSINE", 1.5)
+    with pytest.raises(ArtifactError, match=r"the onnx export of .* is not faithful: .* export to openvino, set"):
+        check_export(cross, "onnx")
+
+
+def test_a_graph_in_8_bits_takes_the_place_of_the_one_in_fp32(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    kind, weights = onnx.TensorProto.FLOAT, np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "product",
+        [onnx.helper.make_tensor_value_info("x", kind, ["B", 300])],
+        [onnx.helper.make_tensor_value_info("y", kind, ["B", 300])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    path = tmp_path / "candidates.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8), path)
+    _quantize(path)
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.stat().st_size < 0.4 * weights.nbytes
 
 
 def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:

@@ -255,6 +255,9 @@ def test_each_side_may_have_its_own_length(bi: Path, lengths: dict[str, int], wa
     assert sizes() == wanted
     assert sizes(max_context_tokens=12) == (12, wanted[1])
     assert sizes(max_candidate_tokens=30) == (wanted[0], 30)
+    untuned: Any = load(f"untuned:{bi}", device="cpu", max_context_tokens=12, max_candidate_tokens=30)
+    texts = untuned.networks[0].texts
+    assert (len(texts.context_ids(Context((long,)))), len(texts.candidate_ids(long))) == (12, 30)
 
 
 def test_a_dense_layer_without_an_activation_has_a_tanh(bi: Path) -> None:
