@@ -102,6 +102,16 @@ def test_a_word_of_two_customers_is_rare_however_often_they_alternate() -> None:
     assert said("Ann", "Bob", "Cy") == ["Call 0800 123 456, {customer}."]
 
 
+def test_replies_that_all_may_hold_data_are_reported_as_such() -> None:
+    """As answers to questions, each given once, in a language with capitals within sentences."""
+    said = [Example((f"Was ist {n}?",), (f"Halten Sie Taste {n} {n + 2} Sekunden.",), (0,)) for n in range(9)]
+    reason = (
+        "all 9 replies are left out because a word may be .*, such as 'Halten Sie Taste 0 2 Sekunden.'; give a cata"
+    )
+    with pytest.raises(DataError, match=reason):
+        frequent_replies(said, min_count=1)
+
+
 def test_guesses_and_skipped_rows_are_reported_and_the_rest_is_metadata(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     assert book.active is not None

@@ -57,7 +57,7 @@ def frequent_replies(
 
     Raises:
         UsageError: ``top`` is below 1.
-        DataError: no reply occurs ``min_count`` times.
+        DataError: no reply occurs ``min_count`` times, or each may hold a customer's data.
 
     >>> said = ["Hi Ann, restart it.", "hi Bob: restart it", "Is AR-12345 it?", "Is AR-99881 it?", "Is that it?"]
     >>> for reply in frequent_replies(Example(("hi",), (text,), (0,)) for text in said):
@@ -78,6 +78,11 @@ def frequent_replies(
     by_count = sorted(groups.values(), key=lambda group: -len(group))
     rare = [len(group) for group in by_count if len(group) < min_count]
     kept = by_count[: len(by_count) - len(rare)][:top]
+    if untold and not groups:
+        raise DataError(
+            f"all {counted(len(untold), 'reply')} are left out because a word may be a customer's data and fits no slot,"
+            f" such as {brief(untold[0])}; give a catalogue of those that every customer may see"
+        )
     if not kept:
         most = len(by_count[0]) if by_count else 0
         raise DataError(
