@@ -519,8 +519,8 @@ def test_a_silent_server_is_reported_with_the_reason() -> None:
         asyncio.run(ask(f"http://127.0.0.1:{silent.getsockname()[1]}"))
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 1e10])
-def test_an_impossible_timeout_is_refused(timeout_s: float) -> None:
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 1e10, None])
+def test_an_impossible_timeout_is_refused(timeout_s: Any) -> None:
     with pytest.raises(UsageError, match=rf"^timeout_s = {timeout_s!r} is outside 0 to 1e.09; give".replace("+", ".")):
         polyrank.Client("http://127.0.0.1:1", timeout_s=timeout_s)
 

@@ -313,9 +313,17 @@ def test_a_joined_filter_passes_what_both_pass() -> None:
         for second, of_second in zip(texts, rows, strict=True):
             both = joined(read_filter(first), read_filter(second))
             assert both is not None
+            assert str(both) == str(read_filter(f"({first}) and ({second})"))
             assert positions_where(pool, both).tolist() == sorted({*of_first} & {*of_second}), (first, second)
         assert joined(read_filter(first), None) == joined(None, read_filter(first)) == read_filter(first)
     assert joined(None, None) is None
+    # the limits are those of a text that somebody writes, not of what a key or a language adds to it
+    for longest in (" or ".join(["a = 1"] * MAX_TERMS), "not " * MAX_DEPTH + "b = 1", f'a != "{"x" * 4000}"'):
+        for one, other in ((longest, texts[3]), (texts[3], longest), (longest, longest)):
+            both = joined(read_filter(one), read_filter(other))
+            assert both is not None
+            passing_both = [{*positions_where(pool, read_filter(text)).tolist()} for text in (one, other)]
+            assert positions_where(pool, both).tolist() == sorted(passing_both[0] & passing_both[1])
 
 
 def test_filters_are_values() -> None:

@@ -754,7 +754,7 @@ def test_collections_of_others_are_left_alone(address: Address, tmp_path: Path) 
     [
         ({"remote": "ftp://host/replies"}, "is not the address of a collection"),
         ({"remote": "http://host:99999/replies"}, "is not the address of a collection"),
-        ({"remote": "http://host"}, "'' is not a collection name"),
+        ({"remote": "http://host"}, "'http://host' names no collection; add its name, as in http://host/replies"),
         ({"remote": "http://host/a-b"}, "'a-b' is not a collection name"),
         ({"remote": "http://me:secret@host/replies"}, "contains a password"),
         ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),

@@ -123,7 +123,9 @@ def test_an_address_names_a_server_and_a_collection(text: str, uri: str, collect
 @pytest.mark.parametrize(("text", "database"), [("http://h:1", ""), ("http://h:1/", ""), ("http://h:1/shop/", "shop")])
 def test_an_address_of_a_whole_database_ends_with_a_slash(text: str, database: str) -> None:
     assert Address.of(text, named=False) == Address("http://h:1", "", database)
-    with pytest.raises(UsageError, match="'' is not a collection name"):
+    with pytest.raises(
+        UsageError, match=f"'{text}' names no collection; add its name, as in {text.rstrip('/')}/replies"
+    ):
         Address.of(text)
 
 
@@ -138,7 +140,7 @@ def test_an_address_of_a_whole_database_ends_with_a_slash(text: str, database: s
         ("http://h:x/replies", "is not the address of a collection"),
         ("http://user@h:1/replies", "the address contains a password"),
         ("http://:secret@h:1/replies", "the address contains a password"),
-        ("http://h:1/", "is not a collection name"),
+        ("http://h:1/", "names no collection; add its name, as in http://h:1/replies"),
         ("http://h:1/1a", "is not a collection name"),
         ("http://h:1/a/b/c", "'a/b' is not a database name"),
         (f"http://h:1/{'a' * 256}", "is not a collection name"),
@@ -988,9 +990,7 @@ def test_changes_are_counted_and_keep_their_order(script: Script, folder: Path, 
         assert (len(writer), writer.fingerprint) == (600, "f" * 64)
         numbers = [held[key_of(candidate.id)]["row"] for candidate in pool]
         assert numbers == list(range(numbers[0], numbers[0] + 600))
-        with pytest.raises(
-            DataError, match=r"candidate 1: id 'c7' is already in the index with other content; set `replace=True`"
-        ):
+        with pytest.raises(DataError, match=r"candidate 1: id 'c7' is already in the index; set `replace=True`"):
             writer.add([one("new", "new"), one("x", "c7")], vectors[:2])
         assert len(held) == 600
         writer.add([one("x", "c7")], vectors[:1], replace=True)

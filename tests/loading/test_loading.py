@@ -108,6 +108,10 @@ def test_a_downloaded_model_is_found_by_the_name_of_its_revision(tmp_path: Path)
     for name, commit in commits.items():
         (copy / "snapshots" / commit).mkdir(parents=True)
         (copy / "refs" / name).write_text(commit)
+        (copy / "snapshots" / commit / "config.json").touch()  # alone: as other programs leave it
+        with pytest.raises(OfflineError, match=f"hf:me/support@{name} .* has not been downloaded"):
+            hub_folder(f"hf:me/support@{name}")
+        (copy / "snapshots" / commit / "model.safetensors").touch()
     for name, commit in commits.items():
         for revision in (name, commit):
             assert hub_folder(f"hf:me/support@{revision}") == copy / "snapshots" / commit

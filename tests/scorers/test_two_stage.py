@@ -228,6 +228,9 @@ def test_a_threshold_is_slightly_below_its_examples_confidence() -> None:
     assert found.threshold < 2  # exactly as precise as requested
     with pytest.raises(DataError, match=r"no threshold reaches a precision of 90.0%, the best is 50.0% on 2 examples"):
         calibrate([[2.0], [1.0]], [False, True], precision=0.9, measure="score")
+    nearly = [True] * 2849 + [False] * 151  # 94.97%
+    with pytest.raises(DataError, match=r"reaches a precision of 95.0%, the best is 94.9% on 3,000 examples"):
+        calibrate([[1.0]] * 3000, nearly, precision=0.95, measure="score")
 
 
 def test_the_error_names_the_best_threshold_that_a_user_can_set() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from polyrank.data.language import LANGUAGE_FIELD, detect
 from polyrank.index import Filter, Index, read_filter
+from polyrank.index.filters import joined
 from polyrank.records import Context
 
 N_FIRST = 1000
@@ -39,11 +40,10 @@ class Languages:
         return self._read[1]
 
 
-def in_language(filter: Filter | None, code: str) -> Filter:
+def in_language(filter: Filter | None, code: str) -> Filter | None:
     """A filter with the condition that a candidate is in a language, or its language is unknown.
 
     >>> str(in_language(read_filter("tier = 2"), "de"))
     'tier = 2 and (language = "de" or not exists language)'
     """
-    condition = f'({LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD})'
-    return read_filter(condition if filter is None else f"({filter}) and {condition}")
+    return joined(filter, read_filter(f'{LANGUAGE_FIELD} = "{code}" or not exists {LANGUAGE_FIELD}'))

@@ -89,7 +89,7 @@ class _Connection:
             raise UsageError(f"retries = {retries} is negative; give 0 or more")
         if api_key is not None and api_key.split() != [api_key]:  # not quoted, because it is a secret
             raise UsageError("api_key is empty, or contains a space or a line break; give one key, or None")
-        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        if not (isinstance(timeout_s, int | float) and 0 < timeout_s <= MAX_TIMEOUT_S):
             raise UsageError(f"timeout_s = {timeout_s!r} is outside 0 to {MAX_TIMEOUT_S:g}; give a number above 0")
         try:
             httpx.URL(url)

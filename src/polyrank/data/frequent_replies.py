@@ -80,8 +80,8 @@ def frequent_replies(
     kept = by_count[: len(by_count) - len(rare)][:top]
     if untold and not groups:
         raise DataError(
-            f"all {counted(len(untold), 'reply')} are left out because a word may be a customer's data and fits no slot,"
-            f" such as {brief(untold[0])}; give a catalogue of those that every customer may see"
+            f"all {counted(len(untold), 'reply')} are left out because a word may be a customer's data and fits no"
+            f" slot, such as {brief(untold[0])}; give a catalogue of those that every customer may see"
         )
     if not kept:
         most = len(by_count[0]) if by_count else 0

@@ -105,7 +105,7 @@ def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector
 
 def id_faults(candidates: Sequence[Candidate], existing: Container[str]) -> Faults:
     """Ids that the index already has and that may not be replaced."""
-    fault = "is already in the index with other content; set `replace=True` to replace it"
+    fault = "is already in the index; set `replace=True` to replace it"
     return {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in existing}
 
 

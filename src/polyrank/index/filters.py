@@ -152,7 +152,15 @@ def joined(first: Filter | None, second: Filter | None) -> Filter | None:
     """
     if first is None or second is None:
         return first or second
-    return read_filter(f"{first.text_within(1)} and {second.text_within(1)}")
+    return _of_parts([first, second], "and", 1)
+
+
+def _of_parts(parts: Sequence[Filter], word: str, level: int) -> Filter:
+    """Filters joined by "and" or "or"; unlike a text, without limits."""
+    text = f" {word} ".join(part.text_within(level) for part in parts)
+    where = f" {word.upper()} ".join(part.where for part in parts)
+    bound, tree = tuple(value for part in parts for value in part.bound), (word, *(part.tree for part in parts))
+    return Filter(text, f"({where})", bound, tree, level)
 
 
 def passing(filter: Filter, metadata: Iterable[str]) -> list[bool]:
@@ -186,12 +194,7 @@ class _Parser:
         parts = [operand()]
         while self._accept(word):
             parts.append(operand())
-        if len(parts) == 1:
-            return parts[0]
-        text = f" {word} ".join(part.text_within(level) for part in parts)
-        where = f" {word.upper()} ".join(part.where for part in parts)
-        bound, tree = tuple(value for part in parts for value in part.bound), (word, *(part.tree for part in parts))
-        return Filter(text, f"({where})", bound, tree, level)
+        return parts[0] if len(parts) == 1 else _of_parts(parts, word, level)
 
     def _one(self) -> Filter:
         start = self._now

@@ -75,7 +75,9 @@ def hub_folder(name: str) -> Path:
     model, _, revision = name.removeprefix(HUB).partition("@")
     wanted: dict[str, Any] = {"revision": revision or None, "allow_patterns": FILES}
     try:
-        return Path(snapshot_download(model, **wanted, local_files_only=True))
+        folder = Path(snapshot_download(model, **wanted, local_files_only=True))
+        if any(folder.rglob("*.safetensors")):  # other programs may have left only the small files
+            return folder
     except HFValidationError as error:
         raise UsageError(f"{name} is not a valid Hub name; write hf:OWNER/MODEL") from error
     except (LocalEntryNotFoundError, OSError, ValueError):

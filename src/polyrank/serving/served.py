@@ -18,7 +18,7 @@ from polyrank.answering.explain import explain
 from polyrank.answering.opening import open_replies
 from polyrank.answering.replies import Replies
 from polyrank.errors import DeadlineError, UsageError
-from polyrank.index import is_index, open_catalogue
+from polyrank.index import Filter, is_index, open_catalogue
 from polyrank.loading.folders import stamp
 from polyrank.loading.models import Backend, check_backend, moved_name, resolve_model
 from polyrank.records import Context, Ranked
@@ -56,7 +56,7 @@ class Served:
         self.name, self.path = name, path
         self._options = device, backend
         # by filter: the version of the index, the time until which the filter is refused, and the error
-        self._too_slow: dict[str | None, tuple[tuple[int, int], float, str]] = {}
+        self._too_slow: dict[Filter | str | None, tuple[tuple[int, int], float, str]] = {}
         self.kind: messages.ServedKind = "index" if is_index(path) else "model"
         self._folders = [path, *self._parts()]
         self._stamp = stamp(self._folders)  # before they are opened, so that a replacement meanwhile is noticed
@@ -145,7 +145,7 @@ class Served:
         """Replies to contexts. Tasks with the same options are searched together."""
         if (replies := self.replies) is None:
             raise UsageError(f"{self.name} is a model, which only ranks given texts; use an index")
-        groups: dict[tuple[str | None, bool, bool, int], list[int]] = defaultdict(list)
+        groups: dict[tuple[Filter | str | None, bool, bool, int], list[int]] = defaultdict(list)
         for number, task in enumerate(tasks):
             groups[task.filter, task.allow_echo, task.any_language, task.k if task.diverse else 0].append(number)
         results: dict[int, messages.Responded] = {}

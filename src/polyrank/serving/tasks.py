@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.answering.answers import Answer
+from polyrank.index import Filter
 from polyrank.ranking.relevance import Relevance
 from polyrank.records import Context
 
@@ -54,7 +55,7 @@ class RespondTask(Task[Responded]):
     operation: ClassVar[str] = "respond"
     context: Context
     k: int
-    filter: str | None = None
+    filter: Filter | str | None = None
     allow_echo: bool = False
     diverse: bool = False
     any_language: bool = False
@@ -109,7 +110,7 @@ class ExplainTask(Task[bytes]):
     operation: ClassVar[str] = "explain"
     context: Context
     candidate: str
-    filter: str | None = None
+    filter: Filter | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

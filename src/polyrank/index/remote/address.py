@@ -121,6 +121,8 @@ class Address:
             )
         for kind, name in (("database", database), ("collection", collection)):
             required = kind == "collection" and named
+            if required and not name:
+                raise UsageError(f"{text!r} names no collection; add its name, as in {text.rstrip('/')}/replies")
             if (name or required) and not re.fullmatch(rf"[A-Za-z_][A-Za-z0-9_]{{0,{address.longest - 1}}}", name):
                 allowed = f"up to {address.longest} letters, digits and _, not a digit first"
                 raise UsageError(f"{name!r} is not a {kind} name; use {allowed}")

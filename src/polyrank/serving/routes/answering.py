@@ -34,7 +34,7 @@ async def respond(payload: RespondRequest, request: Request, server: CurrentServ
         raise HttpError(422, message, param="context")
     n_tokens = server.tokens(name, texts, "context")
     options = payload.allow_echo, payload.diverse, payload.any_language
-    task = RespondTask(context, payload.k, None if passing is None else str(passing), *options)
+    task = RespondTask(context, payload.k, passing, *options)
     computed = await server.compute(name, [task], [n_tokens])
     (responded,) = computed.values
     answer = responded.answer
@@ -87,6 +87,6 @@ async def explain(payload: ExplainRequest, request: Request, server: CurrentServ
         refuse_size("context", n, "characters in all", server.limits.characters, "the last turns")
     # some methods score once per token, others once
     n_tokens = 16 * server.tokens(name, [*context.turns, *context.background, text], "context")
-    task = ExplainTask(context, text, None if passing is None else str(passing))
+    task = ExplainTask(context, text, passing)
     (explanation,) = (await server.compute(name, [task], [n_tokens])).values
     return merge_response({"model": name}, explanation)
