@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib")
 from polyrank.cli.commands import app
 from polyrank.cli.console import check_plot_path
 from polyrank.errors import MissingExtraError, UsageError
-from polyrank.evaluation import evaluate, plot_comparison
+from polyrank.evaluation import evaluate, plot_comparison, summarise
 from polyrank.evaluation.plots import INCHES_PER_LABEL, LINES, MARKERS, height_for, style
 from polyrank.records import Example
 from polyrank.scorers.lexical import BM25
@@ -53,6 +53,18 @@ def rows() -> list[dict[str, Any]]:
          "intervals": {"R@1": [0.5, 0.7], "MRR": [0.6, 0.8]}, "std": {"R@1": 0.02, "MRR": 0.01}, "seeds": [1, 2],
          "by_seed": [{"seed": n, "metrics": {"R@1": r1, "MRR": 0.7}} for n, r1 in ((1, 0.58), (2, 0.62))]},
     ]  # fmt: skip
+
+
+def test_names_are_shown_as_they_are(figures: list[Any], tmp_path: Path) -> None:
+    """Matplotlib leaves names that begin with an underscore out, and reads formulas between signs of dollars."""
+    lists = [Example(("hi",) * n, ("hi there", "no", "yes"), (0,), f"{n}") for n in (1, 1, 3, 3)]
+    models = {"_best": BM25(), "a$b_{$": BM25(), "50%": BM25()}
+    evaluations = {name: [evaluate(model, lists)] for name, model in models.items()}
+    rows = [{"name": name, **summarise(one[0])} for name, one in evaluations.items()]
+    plot_comparison(rows, evaluations, tmp_path / "x.svg", metrics=["R@1"])
+    above, below = figures[0].axes
+    assert [label.get_text().strip().replace("\\$", "$") for label in above.get_yticklabels()] == [*models]
+    assert sorted(name.strip().replace("\\$", "$") for name in names(below)) == sorted(models)
 
 
 def test_a_comparison_shows_intervals_and_seeds(figures: list[Any], tmp_path: Path, rows: list[Any]) -> None:

@@ -15,7 +15,7 @@ from polyrank.data.small_talk import small_talk
 from polyrank.records import Candidate, Context
 from polyrank.serving.served import Served
 from polyrank.serving.tasks import RespondTask
-from polyrank.slots import data_in, fill, lowered, masked, people_in, sent_template, template, values_of
+from polyrank.slots import data_in, fill, lowered, masked, people_in, sent_template, slots_in, template, values_of
 from polyrank.slots.people import mentions, parts_of
 from polyrank.slots.templates import READ, TURNS
 from polyrank.text import BackboneTexts
@@ -275,6 +275,14 @@ def test_values_are_equal_if_their_numbers_are(one: str, other: str, kind: str, 
     text = f"It is {one} and then {other}"
     assert values_of(Context([text])) == ({kind: one} if same else {})
     assert template(text) == f"It is {{{kind}}} and then {{{kind}{'' if same else '_2'}}}"
+
+
+def test_more_than_nine_values_have_slots() -> None:
+    times = [f"{hour}:15" for hour in range(8, 20)]
+    made = template("Free slots: " + ", ".join(times))
+    assert slots_in(made) == ["time", *(f"time_{n}" for n in range(2, 13))]
+    assert [(one.kind, one.value) for one in data_in("{time_12}")] == [("time", "{time_12}")]
+    assert fill(made, {}) == (made, dict.fromkeys(slots_in(made)))
 
 
 def test_names_are_found_in_any_case_of_their_letters() -> None:

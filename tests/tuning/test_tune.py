@@ -16,6 +16,8 @@ import polyrank
 from polyrank import Example, Replies, build_index
 from polyrank.config.models import CrossConfig, TextPolicy
 from polyrank.errors import DataError, UsageError
+from polyrank.evaluation import evaluate, summarise
+from polyrank.evaluation.tables import mean_with_interval
 from polyrank.index import open_index
 from polyrank.loading.models import resolve_model
 from polyrank.models import new_model
@@ -30,7 +32,7 @@ from polyrank.scorers.terms.cross import CrossTerm
 from polyrank.scorers.terms.encoder import EncoderTerm
 from polyrank.scorers.terms.protocol import Offer, Term
 from polyrank.scorers.terms.words import WordCounts, Words
-from polyrank.tuning.choice import Choice
+from polyrank.tuning.choice import N_RERANKED, Choice
 from polyrank.tuning.durations import milliseconds
 from polyrank.tuning.scored import ScoredLists, Shortlists
 from polyrank.tuning.tune import _fixed, _opened, _terms
@@ -460,7 +462,7 @@ def test_terms_that_are_left_out_are_not_tried() -> None:
 
     every = tried()
     assert every == {
-        ("encoder", "bi"), ("encoder", "other"), ("hubs", "hubs of bi"), ("hubs", "hubs of other"),
+        ("encoder", "bi"), ("encoder", "other"), ("hubs", "hubs of bi"), ("hubs", "hubs of bi"),
         ("lexical", "bm25"), ("cross", "pairs"), ("counts", "counts"), ("words", "words"),
     }  # fmt: skip
     for kind in ("hubs", "lexical", "cross", "counts", "words"):
@@ -582,6 +584,52 @@ def test_the_steps_of_fixed_weights_start_at_the_unit_and_compare_with_the_best_
             assert step == choice.held_out(choice.order[:n])
         gain = choice.steps[-1].log_likelihood - choice.first.log_likelihood
         np.testing.assert_allclose(choice.likelihood, gain, atol=1e-12)
+
+
+def test_a_ranker_of_words_alone_ranks_as_it_was_measured() -> None:
+    """Its first weight, which is the unit of the others, may be negative."""
+    generator = np.random.default_rng(3)
+    lists = [Example((f"w{n} w{n + 1}",), (f"w{n} w{n + 1}", f"w{n + 9}", f"w{n} w7"), (1,), f"d{n}#1")
+             for n in generator.permutation(60)]  # fmt: skip
+    for without in ((), ("lexical",)):
+        tuning = polyrank.tune(["bm25"], lists, without=without)
+        measured = tuning.curve[-1]["R@1"]["mean"] if tuning.is_better else tuning.curve[0]["R@1"]["mean"]
+        found = summarise(evaluate(tuning.ranker, lists))["metrics"]["R@1"]
+        assert found == pytest.approx(measured, abs=0.05)
+        assert found > 0.9
+    for gain in (tuning.gain["log_likelihood"], mean_with_interval([2.0, 3.0, 2.5, 2.2], np.arange(4))):
+        assert gain["low"] < gain["mean"] < gain["high"]  # which may be above 1
+    assert gain["mean"] == pytest.approx(2.425)
+
+
+def test_terms_are_left_out_or_fixed_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = EXAMPLE_LISTS[:40]
+    scored = ScoredLists(lists, None, lambda _, batches: batches)
+    every = [term.name for term in _terms([BI, OTHER], lists, (), scored, "cpu")]
+    assert "hubs of bi" in every
+    left = [term.name for term in _terms([BI, OTHER], lists, ("hubs of bi",), scored, "cpu")]
+    assert left == [name for name in every if name != "hubs of bi"]
+    with pytest.raises(UsageError, match=r"no term is called .hubs of nobody.; leave out one of .*hubs of bi"):
+        _terms([BI, OTHER], lists, ("hubs of nobody",), scored, "cpu")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    there = EncoderTerm(WordEncoder(str(tmp_path / "run"), 1))
+    assert _fixed([EncoderTerm(BI), there], {"run": 0.5}) == {there: 0.5}
+    for n in (0, -1):
+        with pytest.raises((UsageError, ValueError, TypeError), match="max_lists"):
+            polyrank.tune([BI], lists, max_lists=n)
+
+
+def test_a_reranker_without_a_right_reply_in_any_shortlist_is_not_tried() -> None:
+    terms: list[Term] = [EncoderTerm(BI), CrossTerm(PairScorer())]
+    lists = []
+    for example in simulated(12, truth((terms[0], (1.0,))), k=40):
+        worst = int(np.argmin(BI.score([example.context], [example.candidates])[0]))
+        lists.append(replace(example, relevant=(worst,)))
+    assert min(len(example.candidates) for example in lists) > N_RERANKED
+    searched = cross_choice(lists, terms[:1])
+    searched.start()
+    assert searched.with_rerankers(terms[1:]) is searched
 
 
 def test_fixed_terms_take_their_time_of_an_answer() -> None:

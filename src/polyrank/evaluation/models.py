@@ -124,7 +124,7 @@ def evaluate_models(
         for cut in filter(None, scorer.cut):
             remedy = "; `max_candidate_tokens` and `max_context_tokens` set the lengths" if settable else ""
             notify(f"{cut}{remedy}")
-        del scorer  # frees its memory before the next one is loaded
+        del scorer, named  # frees its memory before the next one is loaded
     joined = group_by_model(scored)
     rows = compare_models(joined, metrics, base, by_turns=by_turns) if is_rank_zero() else []
     for row in rows:

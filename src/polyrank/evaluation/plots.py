@@ -46,10 +46,20 @@ def style(number: int) -> dict[str, Any]:
     }
 
 
+def literal(name: str) -> str:
+    """A name as matplotlib shows it: without formulas, and not left out of the legend.
+
+    >>> literal("_a$b"), literal("poly-64")
+    (' _a\\\\$b', 'poly-64')
+    """
+    return " " * name.startswith("_") + name.replace("$", r"\$")
+
+
 def name_lines(axes: Any) -> None:
     """Name the lines in a legend to the right of the axes, in the order in which their ends lie, highest first."""
-    lines: Any = zip(*axes.get_legend_handles_labels(), strict=True)  # that of an error bar is inside
-    ordered = sorted(lines, key=lambda pair: -(getattr(pair[0], "lines", None) or pair)[0].get_ydata()[-1])
+    if not (lines := list(zip(*axes.get_legend_handles_labels(), strict=True))):  # that of an error bar is inside
+        return
+    ordered: Any = sorted(lines, key=lambda pair: -(getattr(pair[0], "lines", None) or pair)[0].get_ydata()[-1])
     handles, labels = zip(*ordered, strict=True)
     axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize="small")
 
@@ -95,7 +105,7 @@ def plot_comparison(
     panels = above.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, shown, strict=True):
         _draw_metric(axes, rows, name)
-    panels[0].set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
+    panels[0].set_yticks(range(len(rows)), [literal(row["name"]) for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     for part in below:
         _draw_breakdown(part.subplots(), parts)
@@ -107,7 +117,7 @@ def _title(rows: Sequence[Mapping[str, Any]]) -> str:
     if any("intervals" in row and "std" not in row for row in rows):
         spread = "bars: 95% intervals" + (f"; of several seeds, {spread.removeprefix('bars: ')}" if spread else "")
     if len(rows) > 1:
-        spread += f"; dotted: {rows[0]['name']}"
+        spread += f"; dotted: {literal(rows[0]['name'])}"
     of = " to ".join(f"{size:,}" for size in items_of(rows[0]["n_candidates"]))
     return f"{rows[0]['n_examples']:,} examples, {of} candidates each\n{spread}"
 
@@ -147,7 +157,7 @@ def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]])
         middle = [100 * r["metrics"]["R@1"] for r in rows]
         spread = [[m - 100 * r["intervals"]["R@1"][0] for m, r in zip(middle, rows, strict=True)],
                   [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip
-        axes.errorbar(positions, middle, yerr=spread, capsize=2, elinewidth=0.8, label=name, **style(number))
+        axes.errorbar(positions, middle, yerr=spread, capsize=2, elinewidth=0.8, label=literal(name), **style(number))
     axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
     axes.grid(axis="y", color="0.9")
     name_lines(axes)

@@ -161,7 +161,8 @@ def _intervals(
             result[name] = [-unseen, unseen]
             continue
         mean, ends = values[name].mean(), np.quantile(np.concatenate(parts), [0.025, 0.975])
-        spread = np.clip(mean + wider * (ends - mean), 0.0 if values[name].min() >= 0 else -1.0, 1.0)
+        low, high = values[name].min(), values[name].max()  # those of log-likelihoods have no limits
+        spread = np.clip(mean + wider * (ends - mean), 0.0 if low >= 0 else min(low, -1.0), max(high, 1.0))
         result[name] = [float(end) for end in spread]
     return result
 
@@ -172,7 +173,7 @@ def mean_with_interval(
     """The mean over examples, with a 95% percentile interval from resampled dialogues (see ``summarise``).
 
     Args:
-        values: ``[n]``, one per example, from 0 to 1, or differences of such values.
+        values: ``[n]``, one per example, from 0 to 1, or differences of such values or of log-likelihoods.
         dialogues: ``[n]``, see ``dialogues_of``.
         shares: the values are shares, not differences: if all are 0 or all are 1, the interval is Wilson's.
 

@@ -150,10 +150,11 @@ class LexicalScorer(Scorer):
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """One shared pool for every context: ``[B, N]``. The weights of the latest pool are kept."""
         queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
-        if self._pool is None or self._pool[0] != key:
+        held = self._pool  # another thread may replace it
+        if held is None or held[0] != key:
             fitted = self._fitted or Statistics.of(list(dict.fromkeys(key)))
-            self._pool = key, fitted, _Postings.of(key, lambda text: self.text_weights(text, fitted))
-        _, fitted, postings = self._pool
+            held = self._pool = key, fitted, _Postings.of(key, lambda text: self.text_weights(text, fitted))
+        _, fitted, postings = held
         result = np.empty((len(queries), len(key)), np.float32)
         for row, context in enumerate(queries):
             result[row] = postings.score(self.query_weights(context, fitted))

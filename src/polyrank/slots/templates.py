@@ -8,7 +8,7 @@ from polyrank.slots.data import KINDS, NUMBER, Found, data_in
 from polyrank.slots.people import lowered, mentions, parts_of, people_in
 from polyrank.unicode import normal_form
 
-SLOT = re.compile(rf"\{{((?:{'|'.join(KINDS)})(?:_\d)?)\}}")
+SLOT = re.compile(rf"\{{((?:{'|'.join(KINDS)})(?:_\d+)?)\}}")
 
 GAPS_FIELD = "gaps"
 """The metadata field of slots that agents look up: their values are not from customers."""

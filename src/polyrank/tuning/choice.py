@@ -130,6 +130,8 @@ class Choice:
         if not searched:
             return self
         shortlists = Shortlists.of(searched, self.scored, N_RERANKED)
+        if not shortlists.active.any():
+            return self
         terms = [*self.order, *self.fixed, *tried]
         second = Choice(terms, self.scored, self.fixed, self.durations, self.ms, self.seed, shortlists)
         second.alone, second.first, second.likelihood = self.alone, self.first, self.likelihood
@@ -153,7 +155,7 @@ class Choice:
         used = [term for term in order if any(weights[term])] or order[:1]
         encoders = [term for term in used if isinstance(term, EncoderTerm)]
         unit = next((term for term in encoders if term in self.several), (encoders or used)[0])
-        scale = weights[unit][0] or 1.0
+        scale = abs(weights[unit][0]) or 1.0  # of words it may be negative
         # rounded as printed, so that users can give the same weights again
         listed = {term: [float(f"{weight / scale:.4g}") for weight in values] for term, values in weights.items()}
         if not any(listed[unit]):  # of a model that ranks the lists no better than chance, alone

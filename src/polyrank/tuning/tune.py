@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from polyrank.config.checked import whole_number
 from polyrank.errors import UsageError
-from polyrank.loading.models import SHIPPED_RERANKERS, resolve_model, shipped_rerankers
+from polyrank.loading.models import SHIPPED_RERANKERS, absolute_name, resolve_model, shipped_rerankers
 from polyrank.notebook import table
 from polyrank.ranking.frames import data_frame
 from polyrank.ranking.weights import fit_weights
@@ -135,7 +136,7 @@ def tune(
         DataError: no list has a right and a wrong candidate, or no threshold is precise enough.
         UsageError: no model is named, a name does not exist, or no model fits into the time.
     """
-    lists = lists_to_fit(valid)[:max_lists]
+    lists = lists_to_fit(valid)[: whole_number(max_lists, "max_lists", least=1)]
     scored = ScoredLists(lists, cache, progress)
     terms = _terms(_opened(models, device), dialogues, without, scored, device)
     durations = {term: milliseconds(term, lists, catalogue, n_reranked=N_RERANKED) for term in terms}
@@ -193,8 +194,6 @@ def _terms(
         UsageError: none is left, or no kind, model or re-ranker has the name of one that is not tried.
     """
     names = [*term_kinds(), *(model.name for model in models), *SHIPPED_RERANKERS]
-    if unknown := [name for name in without if name not in names]:
-        raise UsageError(f"no term is called {unknown[0]!r}; leave out one of {', '.join(filter(None, names))}")
     no_encoder = EncoderTerm.kind in without
     models = [one for one in models if one.name not in without and not (no_encoder and isinstance(one, Encoder))]
     present = {network.fingerprint for model in models for network in model.networks}
@@ -206,7 +205,11 @@ def _terms(
     scales = tuple(fit_weights(scored.features(term), scored.relevant)[0] for term in encoders)
     offer = replace(offer, scales=scales)
     kinds = [kind for name, kind in term_kinds().items() if name not in without and kind is not EncoderTerm]
-    terms: list[Term] = [*encoders, *(term for kind in kinds for term in kind.offered(offer))]
+    every: list[Term] = [*encoders, *(term for kind in kinds for term in kind.offered(offer))]
+    names = list(dict.fromkeys((*names, *(term.name for term in every))))
+    if unknown := [name for name in without if name not in names]:
+        raise UsageError(f"no term is called {unknown[0]!r}; leave out one of {', '.join(filter(None, names))}")
+    terms = [term for term in every if term.name not in without]
     if not terms:
         raise UsageError(f"no term is left without {', '.join(sorted(without))}; leave one of them in")
     return terms
@@ -220,7 +223,7 @@ def _fixed(terms: Sequence[Term], weights: Mapping[str, float]) -> dict[Term, fl
     """
     fixed = {}
     for name, weight in weights.items():
-        chosen = [term for term in terms if name in (term.name, term.kind)]
+        chosen = [term for term in terms if {name, absolute_name(name)} & {term.name, term.kind}]
         if not chosen:
             names = ", ".join(term.name for term in terms)
             raise UsageError(f"no term is called {name!r}; fix the weight of one of {names}")

@@ -95,3 +95,9 @@ def test_counts_of_a_catalogue(tmp_path: Path) -> None:
         (tmp_path / "replies.jsonl").write_text(f'{{"text": "hello", "metadata": {{"count": {count}}}}}\n', "utf-8")
         with pytest.raises(DataError, match="give a number above 0"):
             catalogue_counts(tmp_path / "replies.jsonl")
+    (tmp_path / "replies.jsonl").write_text('{"text": "hello", "count": 3.0}\n{"text": "bye", "count": 0}\n', "utf-8")
+    assert catalogue_counts(tmp_path / "replies.jsonl") == {"hello": 3, "bye": 0}  # as pandas writes whole numbers
+    (tmp_path / "replies.csv").write_text("text,count\nhello,3\nbye,\n", "utf-8")
+    assert catalogue_counts(tmp_path / "replies.csv", default=1) == {"hello": 3, "bye": 1}
+    with pytest.raises(DataError, match="has no field `count`; add a count to each reply"):
+        catalogue_counts(tmp_path / "replies.csv")

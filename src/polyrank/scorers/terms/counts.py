@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.data.pool import read_pool
 from polyrank.errors import DataError
-from polyrank.index import COUNT_FIELD
+from polyrank.index import COUNT_FIELD, as_count
 from polyrank.records import Example
 from polyrank.scorers.protocols import Floats
 from polyrank.scorers.terms.protocol import LoadModel, Offer, ReplyTerm, State, Tensors
@@ -107,11 +107,12 @@ def catalogue_counts(path: Path, *, default: int | None = None) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     for reply in read_pool(path):
-        if COUNT_FIELD not in reply.metadata and default is None:
+        stated = reply.metadata.get(COUNT_FIELD, "")
+        if stated == "" and default is None:
             raise DataError(f"{path}: reply {reply.id!r} has no field `count`; add a count to each reply")
-        count = str(reply.metadata.get(COUNT_FIELD, default))  # a number of JSON, or the digits of a table
-        if not (count.isascii() and count.isdigit() and len(count) < 19):
-            raise DataError(f"{path}: reply {reply.id!r} has the count {count[:20]!r}; give a number above 0")
+        count = as_count(default if stated == "" else stated)
+        if not (count.is_integer() and count < 1e18 and (count or stated in (0, "0", ""))):
+            raise DataError(f"{path}: reply {reply.id!r} has the count {str(stated)[:20]!r}; give a number above 0")
         counts[reply.text] += int(count)
     return counts
 
