@@ -522,6 +522,34 @@ def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -
     assert said == ["it went wrong [here]\n", "process 2 of 3: it went wrong [here]\n"]
 
 
+class Terminal(io.StringIO):
+    """Decodes each line when it has been typed."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def readline(self, size: int | None = -1, /) -> str:
+        return self.lines.pop(0).decode() if self.lines else ""
+
+
+def test_a_line_that_is_not_utf_8_does_not_end_a_chat(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    with polyrank.open(files / "index", device="cpu") as replies:
+
+        def answer(turns: list[str]) -> Any:
+            asked.append(turns)
+            return replies.answer(turns, 1)
+
+        monkeypatch.setattr(sys, "stdin", Terminal([b"caf\xe9\n", b"my wifi\n"]))
+        _chat(answer)
+    said = capsys.readouterr()
+    assert "that line is not UTF-8; type it again" in said.out + said.err
+    assert asked == [["my wifi"]]
+
+
 def test_a_chat_marks_the_best_reply_and_goes_on_from_it(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

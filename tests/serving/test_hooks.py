@@ -118,6 +118,13 @@ def text_of(kind: str, body: Any) -> str:
     raise AssertionError(body)
 
 
+def test_a_call_of_another_form_is_not_one_of_its_help_desk() -> None:
+    call = json.loads((CALLS / "chatwoot.json").read_bytes())
+    for content in (3, ["hi"], {"text": "hi"}):
+        with pytest.raises(ValueError, match=r"^the call lacks "):
+            message_of(DESKS["chatwoot"], json.dumps(call | {"content": content}).encode())
+
+
 @pytest.mark.parametrize("kind", NOTES)
 def test_calls_and_notes_have_the_forms_of_their_help_desk(kind: str) -> None:
     body, desk = (CALLS / f"{kind}.json").read_bytes(), DESKS[kind]

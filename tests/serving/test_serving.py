@@ -178,6 +178,18 @@ def test_an_address_may_name_the_model(client: httpx.Client) -> None:
     query = client.post("/v1/embeddings", json={"input": "hi", "model": "support:query"})
     assert named.json()["data"] == query.json()["data"]
     assert "x-warnings" not in named.headers
+    deployed = client.post("/openai/deployments/support/embeddings", json={"input": ["hi"], "model": "support:query"})
+    assert deployed.json()["data"] == query.json()["data"]
+    plain, of_side = (
+        client.post("/embed", json={"inputs": "hi", "model": f"support{side}"}) for side in ("", ":query")
+    )
+    assert "x-warnings" not in of_side.headers
+    empty = client.post("/pipeline/feature-extraction/support", json={"inputs": "hi", "model": ""})
+    assert empty.json() == plain.json()
+    ranked = {"query": "hi", "documents": ["hello"]}
+    latest = client.post("/api/rerank", json=ranked | {"model": "support:latest"})
+    assert latest.json()["results"] == client.post("/api/rerank", json=ranked | {"model": "support"}).json()["results"]
+    assert client.get("/v1/candidates/").json() == client.get("/v1/candidates").json()
     slashes = client.post("/pipeline/feature-extraction/BAAI/bge-reranker-v2-m3", json={"inputs": "hi"})
     assert slashes.json() == client.post("/embed", json={"inputs": "hi"}).json()
     for path, model, status in (
@@ -394,6 +406,9 @@ def test_errors_name_fields_as_they_were_sent(client: httpx.Client) -> None:
         ("/rerank", {"query": "a", "texts": [1]}, "texts[0]: Input should be a valid string"),
         ("/rerank", {"documents": ["a"]}, "query: Field required"),
         ("/v1/respond", {"context": "a", "kk": 2}, "kk is not a field of this route"),
+        ("/v1/respond", {"context": "a", "K": 2}, '"K is not a field of this route"'),
+        ("/v1/respond", {"context": "a", "str": 2, "Int": 3}, '"str is not a field of this route; Int is not a field'),
+        ("/v1/candidates", {"candidates": [{"Text": "a"}]}, "candidates[0].Text is not a field of this route"),
         ("/v1/embeddings", {"input": "a", "embedding_type": "int8"}, "embedding_type: Input should be 'float'"),
         ("/v2/rerank", {"query": "a", "documents": [{"title": "b"}]}, "documents[0].text: Field required"),
         ("/v1/respond", {"context": ["a", 1]}, "context[1]: Input should be a valid string"),

@@ -584,6 +584,8 @@ def test_texts_that_are_too_long_are_refused_on_request(
             answer = client.post(path, json=body | asked)
             assert answer.status_code == (400 if "/v" in path else 413), asked
             assert limits in answer.text
+    own = {"model": "tiny", "query": "hi", "documents": ["hello hi there"], "max_tokens_per_doc": 2, "truncate": "NONE"}
+    assert f"{limits}, or the 2 tokens of the request; shorten it" in client.post("/v1/rerank", json=own).text
 
 
 def test_long_documents_are_read_in_chunks_and_unread_text_is_named(client: TestClient, name: str) -> None:
@@ -633,6 +635,7 @@ def test_a_filter_that_took_too_long_is_refused_for_a_while_or_until_the_index_c
     assert len(again.rows) == 3
     with limit_searches(TimeLimit(0.0)), pytest.raises(DeadlineError, match="took longer than 0 s"):
         served.respond([replace(task, filter="n > 5")])
+    assert served.respond([replace(task, filter="n > 5", any_language=True)])  # which is another search
     with open_writer(tmp_path / "index") as writer:
         writer.remove(["r0"])
     (again,) = served.respond([replace(task, filter="n > 5")])

@@ -529,6 +529,12 @@ def test_a_key_of_any_characters_is_sent_in_either_encoding(tmp_path: Path) -> N
         assert keys.admit(b"Bearer " + secret[:-1].encode()) is None
 
 
+@pytest.mark.parametrize("host", ["127..0.1", "a" * 64 + ".example", "nowhere.invalid"])
+def test_a_name_that_is_not_one_of_a_host_is_refused(host: str) -> None:
+    with pytest.raises(UsageError, match=rf"^cannot listen at {host}:0 \(.*\); choose another `host` or `port`$"):
+        _bind(host, 0)
+
+
 def test_a_socket_is_for_its_user_and_group(tmp_path: Path) -> None:
     for _ in range(2):  # the second replaces the first, at which nobody listens
         with _bind(f"unix:{tmp_path / 'socket'}", 0):

@@ -169,6 +169,9 @@ def _chat(answer: "Callable[[list[str]], Answer]") -> None:
             text = console().input("[bold]> [/]").strip()
         except EOFError:
             return
+        except UnicodeDecodeError:
+            notify("that line is not UTF-8; type it again")
+            continue
         if text in ("/quit", "/exit"):
             return
         if text in ("", "/new"):

@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from polyrank.cli import interrupts
 from polyrank.cli.console import make_console, notify, track
 from polyrank.cli.help import add_command, command_group
 from polyrank.cli.options import AllThreads, Changes, Device, Json, Overwrite
@@ -96,7 +98,7 @@ def feedback_train(
     """
     from polyrank.cli.evaluation import evaluate
     from polyrank.cli.splitting import RECIPE, recipe_of
-    from polyrank.cli.training import train
+    from polyrank.cli.training import run_recipe
     from polyrank.config.models import MODEL
     from polyrank.data import split, write_split
     from polyrank.loading.models import resolve_model
@@ -118,7 +120,10 @@ def feedback_train(
     recipe = recipe_of(split_up, "shipped:convert" if kind == "convert" else "shipped:minilm")
     write_file(output / RECIPE, recipe.encode())
     start = [f"model.kind={json.dumps(kind)}", f"train.init_from={json.dumps(encoder.name)}"]
-    train(output / RECIPE, [*start, *(changes or ())], overwrite=overwrite, device=device, threads=threads)
+    changes = [*start, *(changes or ())]
+    given = " ".join(f"--set {quote(change)}" for change in changes)
+    interrupts.set_resume_hint(f"continue with polyrank train {quote(str(output / RECIPE))} {given} --resume")
+    run_recipe(output / RECIPE, changes, False, overwrite, device, threads)
     evaluate([encoder.name, str(output / "run" / "model")], output / "test.jsonl", device=device, threads=threads)
 
 

@@ -80,7 +80,9 @@ def serve(
     from polyrank.serving.run import serve
 
     def listening(address: str, secret: str) -> None:
-        changes = f"; to change candidates, open {address}/#key={secret}" if secret else ""
+        has_page = settings.page and not address.startswith("unix:")
+        how = f"open {address}/#key={secret}" if has_page else f"give a client {address}#key={secret}"
+        changes = f"; to change candidates, {how}" if secret else ""
         notify(f"listening at {address}; loading {', '.join(models)}{changes}")
 
     def ready(server: "Server") -> None:

@@ -39,10 +39,17 @@ def train(
     A mutual training writes two models, OUTPUT/retriever and OUTPUT/reranker. If the recipe has data.test, polyrank
     evaluates the final model on it, and BM25 for comparison.
     """
+    check_resume(resume, overwrite)
+    run_recipe(recipe, changes, resume, overwrite, device, threads, json_)
+
+
+def run_recipe(
+    recipe: Path, changes: Changes, resume: bool, overwrite: bool, device: str, threads: int | None, json_: bool = False
+) -> None:
+    """Train by a recipe, and print the results."""
     from polyrank.loading.recipes import load_recipe
     from polyrank.training import train as run
 
-    check_resume(resume, overwrite)
     use_processor(threads, trains=True)
     plan = load_recipe(recipe, changes or ())
     with TrainingDisplay() as display:

@@ -64,7 +64,7 @@ def tune(
     # lists have no speakers, and the dialogues do
     lists = load_lists(valid, speaker if dialogues is None or speakers_of(valid) is not None else None)
     said = [] if dialogues is None else load_examples(dialogues, speaker)
-    work = output.with_name(f"{output.name}.scores")
+    work = output.resolve().with_name(f"{output.resolve().name}.scores")
     tuning = fit(
         models,
         lists,

@@ -106,6 +106,8 @@ class Server:
             HttpError: nothing of that name is served, it is not suitable, or nothing is ready yet.
         """
         if requested:
+            # ":latest" is an addition of Ollama's clients
+            requested = requested if requested in self.models else requested.removesuffix(":latest")
             self.check_name(requested)
         self.check_ready()
         names = [requested] if requested else list(self.models)
@@ -114,6 +116,10 @@ class Server:
             return [*suitable, *names][0]
         problem = f"{requested} is a model and has" if requested else "no index is served, so there are"
         raise HttpError(400, f"{problem} no {needs}; use an index", param="model")
+
+    def serves(self, name: str) -> bool:
+        """Whether this is the name of a model, or that of a side of one."""
+        return name in self.models or name.rpartition(":")[0] in self.models
 
     def check_name(self, name: str) -> None:
         """Refuse an unknown name.
@@ -155,18 +161,20 @@ class Server:
         except UsageError as error:
             raise HttpError(422, str(error), param="context") from None
 
-    def check_whole(self, name: str, values: Sequence[ScoredTexts | Embedded], param: str) -> None:
-        """Refuse texts that the model truncated.
+    def check_whole(
+        self, name: str, values: Sequence[ScoredTexts | Embedded], param: str, most: int | None = None
+    ) -> None:
+        """Refuse texts that the model truncated, or of which the request permits only the first ``most`` tokens.
 
         Raises:
             HttpError: a text was truncated.
         """
         if any(value.cut for value in values):
-            info = self.pool.info[name]
+            info, own = self.pool.info[name], f", or the {most:,} tokens of the request" if most else ""
             raise HttpError(
                 413,
                 f"a text of {param} exceeds the limit of {name} ({info.max_context_tokens:,} tokens for a context,"
-                f" {info.max_candidate_tokens:,} for a candidate); shorten it, or omit truncate",
+                f" {info.max_candidate_tokens:,} for a candidate){own}; shorten it, or omit truncate",
                 param=param,
                 code="too_long",
             )

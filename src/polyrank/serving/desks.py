@@ -162,7 +162,7 @@ def message_of(desk: Desk, body: bytes) -> Asked | None:
     """
     try:
         return desk.asked(json.loads(body))
-    except (LookupError, TypeError, RecursionError) as error:
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the call lacks {error}") from error
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http.client import responses
 from typing import Any
 
@@ -103,7 +103,8 @@ def of_validation(details: Iterable[Mapping[str, Any]]) -> HttpError:
     problems: list[str] = []
     param = None
     for error in details:
-        field = _field(error.get("loc", ())[1:])  # the first part is body, query or path
+        unknown = error.get("type") == "extra_forbidden"
+        field = _field(error.get("loc", ())[1:], unknown)  # the first part is body, query or path
         if error.get("type") == "token_ids":
             return HttpError(400, f"{field}: {error['msg']}", param=field, code="token_ids")
         if error.get("type") == "json_invalid":
@@ -111,7 +112,6 @@ def of_validation(details: Iterable[Mapping[str, Any]]) -> HttpError:
         if not field:
             return HttpError(422, "the body is not a JSON object; send one", code="invalid_value")
         param = param or field
-        unknown = error.get("type") == "extra_forbidden"
         problems.append(
             f"{field} is not a field of this route" if unknown else f"{field}: {error.get('msg', 'is wrong')}"
         )
@@ -119,13 +119,15 @@ def of_validation(details: Iterable[Mapping[str, Any]]) -> HttpError:
     return HttpError(422, message, param=param, code="invalid_value")
 
 
-_TYPE = re.compile(r"[A-Z]\w*|.*\[.*|str|int")  # of several possible types, pydantic lists those it tried as fields
+# of several possible types, pydantic lists those it tried as fields
+_TYPE = re.compile(r"[A-Z]\w*|.*\[.*|str|int|bool|float")
 
 
-def _field(where: Iterable[Any]) -> str:
+def _field(where: Sequence[Any], unknown: bool) -> str:
+    """The path of a field; the last part is the client's name of an unknown field, which may look like a type."""
     text = ""
-    for part in where:
-        if isinstance(part, str) and _TYPE.fullmatch(part):
+    for place, part in enumerate(where, 1):
+        if isinstance(part, str) and _TYPE.fullmatch(part) and not (unknown and place == len(where)):
             continue
         text += f"[{part}]" if isinstance(part, int) else f".{str(part)[:SHOWN]}" if text else str(part)[:SHOWN]
     return text

@@ -107,7 +107,8 @@ class Guard:
         """A path without the prefix, repeated slashes and slashes at its end, which clients' base URLs lead to."""
         rest = path.removeprefix(self._prefix)
         path = rest if rest.startswith("/") else "/" if not rest else path
-        return path if path.startswith(FREE_PATHS) else re.sub("/+", "/", path).rstrip("/") or "/"
+        is_free = path.startswith(FREE_PATHS) and path != FREE_PATHS
+        return path if is_free else re.sub("/+", "/", path).rstrip("/") or "/"
 
     async def _answer(self, request: "_Request") -> None:
         """Pass a request to the app once its body has arrived, for as long as its client waits.

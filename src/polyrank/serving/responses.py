@@ -41,11 +41,11 @@ def check_fields(request: Request, payload: Dialect, model: str | None = None) -
         if server.settings.unknown_fields == "refuse":
             raise HttpError(422, f"{unknown[0]} is not a field of this route", param=unknown[0], code="invalid_value")
         warn(request, f"ignored, because this server has no such field: {', '.join(unknown)}")
-    if payload.model and not payload.names_models and payload.model not in server.models:
+    if payload.model and not payload.names_models and not server.serves(payload.model):
         warn(request, "the model that the body names is not served; model=NAME in the address selects one")
         return model
-    if None not in (model, payload.model) and payload.model != model:
-        message = f"the body names model {shown(payload.model or '')} and the address {shown(model or '')}"
+    if model and payload.model and payload.model != model:
+        message = f"the body names model {shown(payload.model)} and the address {shown(model)}"
         raise HttpError(422, message, param="model")
     return payload.model or model
 

@@ -170,10 +170,9 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         return bound
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen at {host}:{port} ({error.strerror or error}); choose another `host` or `port`"
-        ) from error
+    except (OSError, UnicodeError) as error:  # of a name that is not one of a host
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen at {host}:{port} ({reason}); choose another `host` or `port`") from error
 
 
 def _bind_path(path: Path) -> socket.socket:

@@ -55,8 +55,8 @@ class Served:
     def __init__(self, name: str, path: str, device: str = "auto", backend: Backend = "torch") -> None:
         self.name, self.path = name, path
         self._options = device, backend
-        # by filter: the version of the index, the time until which the filter is refused, and the error
-        self._too_slow: dict[Filter | str | None, tuple[tuple[int, int], float, str]] = {}
+        # by filter and any_language: the version of the index, the time until which it is refused, and the error
+        self._too_slow: dict[tuple[Filter | str | None, bool], tuple[tuple[int, int], float, str]] = {}
         self.kind: messages.ServedKind = "index" if is_index(path) else "model"
         self._folders = [path, *self._parts()]
         self._stamp = stamp(self._folders)  # before they are opened, so that a replacement meanwhile is noticed
@@ -153,9 +153,9 @@ class Served:
             started = time.perf_counter()
             k = max(tasks[number].k for number in numbers)
             contexts = [tasks[number].context for number in numbers]
-            if filter_ in self._too_slow:
+            if (search := (filter_, any_language)) in self._too_slow:
                 replies.index.refresh()  # a search would do it
-                version, until, message = self._too_slow[filter_]
+                version, until, message = self._too_slow[search]
                 if version == replies.index.version and time.monotonic() < until:
                     raise DeadlineError(message)
             try:
@@ -164,7 +164,7 @@ class Served:
             except DeadlineError as error:  # refuse the same filter at once for a while, unless the index changes
                 latest = list(self._too_slow.items())[-MAX_TOO_SLOW:]
                 until = time.monotonic() + TRIED_AGAIN_S
-                self._too_slow = dict(latest) | {filter_: (replies.index.version, until, str(error))}
+                self._too_slow = dict(latest) | {search: (replies.index.version, until, str(error))}
                 raise
             milliseconds = (time.perf_counter() - started) * 1000
             for number, answer in zip(numbers, answers, strict=True):

@@ -106,7 +106,7 @@ async def _vectors(
     scaled = [f"unit-{form}" if payload.normalize else form for form in forms]
     values = await server.compute_texts(name, sided, tokens, lambda part: EmbedTask(part, scaled, payload.max_tokens))
     if any(payload.whole(ENDS[kind]) for kind, _ in sided):
-        server.check_whole(name, values, param)
+        server.check_whole(name, values, param, payload.max_tokens)
     rows = {form: [row for value in values for row in value.rows[key]] for form, key in zip(forms, scaled, strict=True)}
     return name, rows, sum(value.n_tokens for value in values)
 
@@ -126,7 +126,9 @@ async def embeddings(
     """Encodes candidates, unless ``model`` ends in :query or ``input_type`` selects queries."""
     form = payload.forms if isinstance(payload.forms, str) else payload.forms[0]
     if (named := request.path_params.get("name")) and payload.model not in server.models:
-        payload.model = None  # Azure's clients send the name of the model that a deployment has there
+        # Azure's clients send the name of the model that a deployment has there; polyrank's may be of a side
+        named = payload.model if payload.model and payload.model.rpartition(":")[0] == named else named
+        payload.model = None
     name, rows, n_tokens = await _vectors(payload, request, server, [form], named)
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
     body = {"object": "list", "model": payload.model or name, "usage": usage_of(n_tokens), **meta_of(request)}

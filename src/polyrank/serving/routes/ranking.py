@@ -42,14 +42,16 @@ async def scores_of(
     n_context = server.tokens(name, [*checked.turns, *checked.background], "context")
     tokens = [server.tokens(name, [text], "document") + n_context for text in texts]
     values = await server.compute_texts(name, texts, tokens, lambda part: ScoreTask(checked, part, *limits))
-    _check_read(request, name, values, param, whole=whole)
+    _check_read(request, name, values, param, limits[1:] if whole else None)
     return [score for value in values for score in value.scores], sum(value.n_tokens for value in values)
 
 
-def _check_read(request: Request, name: str, values: Sequence[ScoredTexts], param: str, *, whole: bool) -> None:
-    """Warn the client of a text that was not read to its end, or, with ``whole``, refuse it."""
-    if whole:
-        request.app.state.server.check_whole(name, values, param)
+def _check_read(
+    request: Request, name: str, values: Sequence[ScoredTexts], param: str, whole: Sequence[int | None] | None
+) -> None:
+    """Warn the client of a text that was not read to its end, or, with the request's limit if it has one, refuse it."""
+    if whole is not None:
+        request.app.state.server.check_whole(name, values, param, *whole)
     if any(value.cut for value in values):
         warn(request, f"{name} did not read all of the query, or all chunks of a document; send shorter texts")
 
@@ -82,7 +84,7 @@ async def _vllm_scores(payload: dialects.VllmScore, name: str, request: Request,
         tokens = [server.tokens(name, [a], "context") + server.tokens(name, [b], "document") for a, b in pairs]
         tasks = [ScoreTask(server.context(context, ()), [text], *limits) for context, text in pairs]
         values = (await server.compute(name, tasks, tokens)).values
-        _check_read(request, name, values, "text_2", whole=whole)
+        _check_read(request, name, values, "text_2", limits[1:] if whole else None)
         scores, n_tokens = [value.scores[0] for value in values], sum(value.n_tokens for value in values)
     if payload.activation:
         scores = _relevance(server, name, np.array(scores)).tolist()
