@@ -327,7 +327,7 @@ def test_existing_candidates_are_left_unchanged(tmp_path: Path) -> None:
         assert writer.change == before
         assert add_to_index(writer, encoder, [*POOL, Candidate("n", "new")]) == 1
         for other in (Candidate("1", "other"), Candidate("1", POOL[1].text, {"k": 1})):
-            with pytest.raises(DataError, match=r"candidate 0: id '1' is already in the index .*replace=True"):
+            with pytest.raises(DataError, match=r"candidate 0: id '1' is already in the index; set `replace=True"):
                 add_to_index(writer, encoder, [other])
             assert add_to_index(writer, encoder, [other], replace=True) == 1
             assert writer.find(["1", "nosuch", "\ud800"]) == {"1": other}

@@ -462,7 +462,7 @@ def test_terms_that_are_left_out_are_not_tried() -> None:
 
     every = tried()
     assert every == {
-        ("encoder", "bi"), ("encoder", "other"), ("hubs", "hubs of bi"), ("hubs", "hubs of bi"),
+        ("encoder", "bi"), ("encoder", "other"), ("hubs", "hubs of bi"), ("hubs", "hubs of other"),
         ("lexical", "bm25"), ("cross", "pairs"), ("counts", "counts"), ("words", "words"),
     }  # fmt: skip
     for kind in ("hubs", "lexical", "cross", "counts", "words"):

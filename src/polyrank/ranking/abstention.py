@@ -168,7 +168,7 @@ def calibrate(
     chosen = max((name for name in finite if finite[name]), key=lambda name: area(curves[name]))
     precise = [point for point in finite[chosen] if point.precision >= precision]
     if not precise:
-        best = np.floor(1000 * max(point.precision for point in finite[chosen])) / 1000  # below what is required
+        best = min(max(point.precision for point in finite[chosen]), precision - 0.001)  # also as it is printed
         raise DataError(
             f"no threshold reaches a precision of {precision:.1%}, the best is {best:.1%} on {len(scores):,} examples"
             f" ({describe_curve(finite[chosen])}); require less or use a better model"
