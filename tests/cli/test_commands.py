@@ -533,37 +533,35 @@ class Terminal(io.StringIO):
         return self.lines.pop(0).decode() if self.lines else ""
 
 
-def test_a_line_that_is_not_utf_8_does_not_end_a_chat(
-    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def asked_in_a_chat(index: Path) -> list[list[str]]:
+    """The contexts of a chat whose turns are read from stdin."""
     asked: list[list[str]] = []
-    with polyrank.open(files / "index", device="cpu") as replies:
-
-        def answer(turns: list[str]) -> Any:
-            asked.append(turns)
-            return replies.answer(turns, 1)
-
-        monkeypatch.setattr(sys, "stdin", Terminal([b"caf\xe9\n", b"my wifi\n"]))
-        _chat(answer)
-    said = capsys.readouterr()
-    assert "that line is not UTF-8; type it again" in said.out + said.err
-    assert asked == [["my wifi"]]
-
-
-def test_a_chat_marks_the_best_reply_and_goes_on_from_it(
-    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[list[str]] = []
-    with polyrank.open(files / "index", device="cpu") as replies:
+    with polyrank.open(index, device="cpu") as replies:
 
         def answer(turns: list[str]) -> Any:
             asked.append(turns)
             return replies.answer(turns, 2)
 
-        best = [reply.text for reply in replies.answer(["my wifi"], 2).ranked]
-        monkeypatch.setattr(sys, "stdin", io.StringIO("my wifi\nagain\n/new\nhi\n/quit\nnever read\n"))
         _chat(answer)
-    assert asked == [["my wifi"], ["my wifi", best[0], "again"], ["hi"]]
+    return asked
+
+
+def test_a_line_that_is_not_utf_8_does_not_end_a_chat(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal([b"caf\xe9\n", b"my wifi\n"]))
+    assert asked_in_a_chat(files / "index") == [["my wifi"]]
+    said = capsys.readouterr()
+    assert "that line is not UTF-8; type it again" in said.out + said.err
+
+
+def test_a_chat_marks_the_best_reply_and_goes_on_from_it(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with polyrank.open(files / "index", device="cpu") as replies:
+        best = [reply.text for reply in replies.answer(["my wifi"], 2).ranked]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("my wifi\nagain\n/new\nhi\n/quit\nnever read\n"))
+    assert asked_in_a_chat(files / "index") == [["my wifi"], ["my wifi", best[0], "again"], ["hi"]]
     lines = [line for line in capsys.readouterr().out.splitlines() if any(text in line for text in REPLIES)]
     assert len(lines) == 6
     assert [line.endswith(f"→ {best[0]}") for line in lines[:2]] == [True, False]

@@ -115,7 +115,7 @@ def test_a_device_that_does_not_exist_is_refused_by_name(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):  # undone at the end
         assert choose_device("cuda:1") == torch.device("cuda", 1)
-        with pytest.raises(UsageError, match="'cuda:2' is not available on this machine: it has GPUs up to cuda:1"):
+        with pytest.raises(UsageError, match="'cuda:2' is not available on this machine: use up to cuda:1"):
             choose_device("cuda:2")
 
 

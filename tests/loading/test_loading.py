@@ -1,16 +1,20 @@
 """Names and paths are resolved to references once, before any file is opened."""
 
+import gc
 import gzip
 import json
 import shutil
 import socket
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import polyrank.evaluation.models as models_module
 from polyrank.cli import arguments
 from polyrank.config.models import MODEL, BiConfig, CrossConfig, TextPolicy
 from polyrank.config.runs import seeds_inside
@@ -356,6 +360,31 @@ def test_lengths_apply_to_models_with_that_setting() -> None:
 def test_a_backend_is_refused_if_no_model_uses_it(use: Callable[..., object]) -> None:
     with pytest.raises(UsageError, match="bm25 has no onnx export; only polyrank model folders have; use the torch"):
         use("bm25", backend="onnx")
+
+
+def test_an_empty_name_is_not_the_working_directory(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny_backbone)
+    with pytest.raises(ConfigError, match="does not exist; give an existing model folder"):
+        resolve_backbone("")
+
+
+def test_a_model_is_freed_before_the_next_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two large models may not fit into the memory."""
+    opened: list[weakref.ref[Any]] = []
+    open_ = models_module.open_ranking
+
+    def watched(*given: Any, **options: Any) -> Any:
+        gc.collect()
+        assert not any(one() for one in opened)
+        scorer = open_(*given, **options)
+        opened.append(weakref.ref(scorer))
+        return scorer
+
+    monkeypatch.setattr(models_module, "open_ranking", watched)
+    row = {"context": "my wifi", "candidates": ["wifi", "bill"], "relevant": [0]}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+    evaluate_models(resolve_contestants(["bm25", "tfidf", "shipped:convert"]), read_task(tmp_path / "x.jsonl"))
+    assert len(opened) == 3
 
 
 def test_a_backend_applies_to_the_models_that_use_it() -> None:

@@ -48,7 +48,7 @@ def choose_device(name: str = "auto") -> torch.device:
         raise UsageError(f"device {name!r} is not available {where}; use cpu")
     n_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     if rank is None and device.type == "cuda" and (device.index or 0) >= max(n_gpus, 1):
-        raise UsageError(f"device {name!r} is not available on this machine: it has GPUs up to cuda:{n_gpus - 1}")
+        raise UsageError(f"device {name!r} is not available on this machine: use up to cuda:{n_gpus - 1}")
     if device.type == "cuda":
         # cuDNN's attention makes a plan for every new shape of a batch, and the lengths of texts vary: on an H200 this
         # took most of the time of training a late Cross-encoder, 13 ms per call
